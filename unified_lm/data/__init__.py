@@ -1,0 +1,1 @@
+"""Streams of pairs, dialogues, triples and plain text, from files, the hub and installed packages."""
