@@ -1,0 +1,48 @@
+"""The one attention function, registered with transformers under the name `unified`.
+
+Decoder files are never copied or patched: every layer of Llama, Qwen2, Qwen3, Mistral and Gemma3 calls this function
+with the keyword `layout` that `UnifiedLM.states` passes to the forward. Without a layout (generation, with left
+padding or any cache) it is transformers' own sdpa attention, and the mask function registered under the same name
+builds transformers' own mask for it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from unified_lm.attention.kernels import KERNELS
+from unified_lm.attention.layout import Layout
+
+NAME = "unified"
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention."""
+    if softcap is not None:
+        raise ValueError("this decoder caps its attention scores, which the attention kernels here do not express")
+    if layout is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    run = KERNELS[layout.kernel].run
+    out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

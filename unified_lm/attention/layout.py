@@ -1,0 +1,70 @@
+"""Who sees whom in a pack: host-side bounds for per-sequence kernels, device-side offsets for varlen kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+MODES = ("causal", "bidirectional", "prefix")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """One sequence of a pack: tokens [start, stop), its mode, and how many leading tokens a "prefix" mode opens."""
+
+    start: int
+    stop: int
+    mode: str = "causal"
+    prefix: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"attention mode {self.mode!r} is unknown; use one of {', '.join(MODES)}")
+        if self.mode == "prefix" and not 0 < self.prefix <= self.stop - self.start:
+            raise ValueError(
+                f"a prefix of {self.prefix} tokens does not fit a sequence of {self.stop - self.start}; "
+                "give 1 to the sequence's length"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The one keyword that travels through a decoder's layers.
+
+    `bounds` on the host (per-sequence kernels), `cu_seqlens` [n + 1] int32 on the device (varlen kernels), `longest`
+    in tokens, and the name of the `kernel` that computes it.
+    """
+
+    bounds: tuple[Bound, ...]
+    cu_seqlens: Int[Tensor, " n1"]
+    longest: int
+    kernel: str = "sdpa"
+
+    @classmethod
+    def of(cls, bounds: Sequence[Bound]) -> Layout:
+        edges = torch.tensor([0, *(bound.stop for bound in bounds)], dtype=torch.int32)
+        return cls(bounds=tuple(bounds), cu_seqlens=edges, longest=max(b.stop - b.start for b in bounds))
+
+    def to(self, device: torch.device | str) -> Layout:
+        return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True))
+
+
+def allowed(bound: Bound, device: torch.device | str, window: int | None = None) -> Bool[Tensor, "l l"]:
+    """The definition of a mode: entry (i, j) says whether token i of the sequence may look at token j.
+
+    A sliding `window` w keeps i - w < j (and, looking forward, j < i + w), as transformers' own masks do.
+    """
+    position = torch.arange(bound.stop - bound.start, device=device)
+    distance = position[:, None] - position[None]
+    causal = distance >= 0
+    if bound.mode == "causal":
+        mask = causal
+    elif bound.mode == "bidirectional":
+        mask = torch.ones_like(causal)
+    else:
+        mask = causal | ((position[:, None] < bound.prefix) & (position[None] < bound.prefix))
+    return mask if window is None else mask & (distance.abs() < window)

@@ -1,0 +1,97 @@
+"""The model that methods see: states of a pack, logits of rows, embeddings of tokens. Nothing else of the decoder."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from unified_lm.attention.function import NAME
+from unified_lm.attention.kernels import choose
+from unified_lm.attention.layout import Layout
+from unified_lm.packing import PackedBatch
+from unified_lm.slots import Slots
+
+
+class UnifiedLM(nn.Module):
+    """A causal-LM decoder of transformers that runs on packs, with optional slots.
+
+    `kernel` is a name of `unified_lm.attention.kernels` or "auto"; `autocast` is the compute dtype of the forward
+    (None: the parameters' own).
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        slots: int = 0,
+        slots_start: str = "words",
+        kernel: str = "auto",
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        backbone.set_attn_implementation(NAME)
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.autocast = autocast
+        self.kernel = choose(kernel, frozenset(), self.device.type).name
+        self.slots: Slots | None = None
+        if slots:
+            self.slots = Slots(slots, self.width).to(self.device)
+            self.slots.start(backbone.get_input_embeddings(), tokenizer, slots_start)
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.get_input_embeddings().weight.device
+
+    @property
+    def width(self) -> int:
+        return self.backbone.config.get_text_config().hidden_size
+
+    @property
+    def vocabulary(self) -> int:
+        return self.backbone.get_input_embeddings().weight.shape[0]
+
+    @contextmanager
+    def precision(self):
+        """The autocast context of this model's forwards."""
+        on = self.autocast is not None
+        with torch.autocast(self.device.type, self.autocast if on else torch.bfloat16, enabled=on):
+            yield
+
+    def embed(self, tokens: Int[Tensor, " T"]) -> Float[Tensor, "T d"]:
+        """Input embeddings; a token -(k + 1) is slot k.
+
+        Raises `ValueError` for a slot that this model does not have.
+        """
+        embeddings = self.backbone.get_input_embeddings()(tokens.clamp(min=0))
+        if self.slots is None:
+            if tokens.numel() and int(tokens.min()) < 0:
+                raise ValueError("the tokens hold slots but the model has none; build it with slots=N or use N = 0")
+            return embeddings
+        return self.slots.place(embeddings, tokens)
+
+    def states(self, batch: PackedBatch) -> Float[Tensor, "T d"]:
+        """Last hidden states (after the final norm) of every token of a pack, each sequence seeing only itself."""
+        return self.hidden(self.embed(batch.tokens), batch.positions, batch.layout)
+
+    def hidden(self, embeddings: Float[Tensor, "T d"], positions: Tensor, layout: Layout) -> Float[Tensor, "T d"]:
+        with self.precision():
+            out = self.backbone.base_model(
+                inputs_embeds=embeddings[None],
+                position_ids=positions[None],
+                attention_mask=embeddings.new_zeros(1, 1, 1, 1),  # 4-D, so transformers builds no T x T mask of its own
+                layout=replace(layout, kernel=self.kernel),
+                use_cache=False,
+            )
+        return out.last_hidden_state[0]
+
+    def logits(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n V"]:
+        """Next-token logits of hidden states, in float32."""
+        with self.precision():
+            return self.backbone.get_output_embeddings()(rows).float()

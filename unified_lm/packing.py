@@ -1,0 +1,135 @@
+"""Sequences of tokens and the packs they travel in: one flat row of tokens, no padding.
+
+Everything a step or an encoding needs (queries, slots, answers, documents) is a `Sequence`; `pack` fills
+`PackedBatch`es up to a token budget. Letters in shapes: T tokens of a pack, n sequences of a pack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unified_lm.attention.layout import Bound, Layout
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sequence:
+    """Tokens that see each other and nothing else.
+
+    `tokens`: vocabulary ids; slot k is written -(k + 1). `labels[i]` is the token predicted *from* position i
+    (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer").
+    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix".
+    """
+
+    tokens: tuple[int, ...]
+    row: int = 0
+    role: str = "text"
+    mode: str = "causal"
+    prefix: int = 0
+    labels: tuple[int, ...] | None = None
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    text_hash: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise ValueError(f"row {self.row} ({self.role}) has no tokens")
+        if self.labels is not None and len(self.labels) != len(self.tokens):
+            raise ValueError(f"row {self.row} ({self.role}): {len(self.labels)} labels for {len(self.tokens)} tokens")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch:
+    """One flat row of tokens with everything that a forward needs.
+
+    `tokens`, `positions`, `labels`: [T]; `layout`: who sees whom; `starts[i]`: where `sequences[i]` begins.
+    `index` numbers the pack within its global batch: it keys the randomness of its forward.
+    """
+
+    tokens: Int[Tensor, " T"]
+    positions: Int[Tensor, " T"]
+    labels: Int[Tensor, " T"]
+    layout: Layout
+    sequences: tuple[Sequence, ...]
+    starts: tuple[int, ...]
+    index: int = 0
+
+    def __len__(self) -> int:
+        return self.tokens.numel()
+
+    @property
+    def labelled(self) -> int:
+        """Number of positions that carry a label."""
+        return int((self.labels != IGNORED).sum())
+
+    def span(self, i: int, name: str) -> tuple[int, int]:
+        """Where the named span of sequence i lies in the flat row."""
+        start, stop = self.sequences[i].spans[name]
+        return self.starts[i] + start, self.starts[i] + stop
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        if self.tokens.device == torch.device(device):
+            return self
+        move = {name: getattr(self, name).to(device, non_blocking=True) for name in ("tokens", "positions", "labels")}
+        return PackedBatch(
+            **move, layout=self.layout.to(device), sequences=self.sequences, starts=self.starts, index=self.index
+        )
+
+
+def text_hash(text: str) -> int:
+    """64 bits of the text's content: equal texts are equal documents, on every rank and in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def collate(sequences: Iterable[Sequence], index: int = 0) -> PackedBatch:
+    """Lay sequences end to end in one pack, in the given order."""
+    sequences = tuple(sequences)
+    tokens: list[int] = []
+    positions: list[int] = []
+    labels: list[int] = []
+    starts: list[int] = []
+    bounds: list[Bound] = []
+    for sequence in sequences:
+        start, length = len(tokens), len(sequence)
+        starts.append(start)
+        tokens.extend(sequence.tokens)
+        positions.extend(range(length))
+        labels.extend(sequence.labels if sequence.labels is not None else [IGNORED] * length)
+        bounds.append(Bound(start=start, stop=start + length, mode=sequence.mode, prefix=sequence.prefix))
+    return PackedBatch(
+        tokens=torch.tensor(tokens, dtype=torch.long),
+        positions=torch.tensor(positions, dtype=torch.long),
+        labels=torch.tensor(labels, dtype=torch.long),
+        layout=Layout.of(bounds),
+        sequences=sequences,
+        starts=tuple(starts),
+        index=index,
+    )
+
+
+def pack(sequences: Iterable[Sequence], budget: int) -> list[PackedBatch]:
+    """Fill packs of at most `budget` tokens in the given order; a longer sequence gets a pack of its own.
+
+    The order of sequences and the numbering of packs depend on nothing but the arguments, so that every rank and
+    every resumed run cuts a global batch alike.
+    """
+    if budget < 1:
+        raise ValueError(f"a pack needs a budget of at least one token, not {budget}; set runtime.chunk_tokens")
+    groups: list[list[Sequence]] = []
+    room = 0
+    for sequence in sequences:
+        if not groups or len(sequence) > room:
+            groups.append([])
+            room = budget
+        groups[-1].append(sequence)
+        room -= len(sequence)
+    return [collate(group, index) for index, group in enumerate(groups)]

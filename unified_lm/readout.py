@@ -1,0 +1,91 @@
+"""Read-outs: how the states of a text become one vector. Sums and norms are taken in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unified_lm.packing import PackedBatch
+
+
+def pool(
+    states: Float[Tensor, "T d"], starts: Int[Tensor, " n"], stops: Int[Tensor, " n"], *, weighting: str = "uniform"
+) -> Float[Tensor, "n d"]:
+    """Mean of states[start:stop] for each range; "position" weights the i-th token of a range by i (SGPT's w.mean)."""
+    lengths = stops - starts
+    if not bool((lengths > 0).all()):
+        raise ValueError(f"a read-out over no tokens: range {int((lengths <= 0).nonzero()[0])} of {len(lengths)}")
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+    first = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    rank = torch.arange(owner.numel(), device=states.device) - first
+    weight = torch.ones_like(rank, dtype=torch.float32) if weighting == "uniform" else (rank + 1).float()
+    total = torch.zeros(len(lengths), device=states.device).index_add(0, owner, weight)
+    rows = states[starts[owner] + rank].float() * (weight / total[owner])[:, None]
+    return torch.zeros(len(lengths), states.shape[1], device=states.device).index_add(0, owner, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readout:
+    """Which states of a sequence are read.
+
+    `kind`: "mean" or "weighted_mean" over the text (with `instruction=True` over everything before slots and answer),
+    "last" (the last token before slots and answer, such as the template's EOS), or "slot" (slot number `slot`, where a
+    document with fewer slots than the query is read at its last one).
+    """
+
+    kind: str
+    instruction: bool = False
+    slot: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mean", "weighted_mean", "last", "slot"):
+            raise ValueError(f"readout={self.kind} is unknown; use mean, weighted_mean, last or slot")
+
+    @classmethod
+    def named(cls, name: str) -> Readout:
+        """The read-out of a short name: mean, mean+instruction, weighted_mean, last, slot_0, slot_3."""
+        kind, _, slot = name.partition("slot_")
+        if slot.isdigit():
+            return cls(kind="slot", slot=int(slot))
+        kind, _, more = kind.partition("+")
+        if more not in ("", "instruction"):
+            raise ValueError(f"readout={name} is unknown; use mean, mean+instruction, weighted_mean, last or slot_K")
+        return cls(kind=kind, instruction=bool(more))
+
+    @property
+    def name(self) -> str:
+        if self.kind == "slot":
+            return f"slot_{self.slot}"
+        return f"{self.kind}+instruction" if self.instruction else self.kind
+
+    def span(self, batch: PackedBatch, i: int) -> tuple[int, int]:
+        """The range of the flat row that is read for sequence i.
+
+        Raises `ValueError` where a slot is asked for that the sequence does not hold.
+        """
+        spans = batch.sequences[i].spans
+        if self.kind == "slot":
+            start, stop = batch.span(i, "slots") if "slots" in spans else (0, 0)
+            if start == stop:
+                raise ValueError(f"read-out {self.name} of a sequence without slots; use slots >= 1 or readout=last")
+            at = min(start + self.slot, stop - 1)
+            return at, at + 1
+        start, stop = batch.span(i, "prompt")
+        if self.kind == "last":
+            return stop - 1, stop
+        return (start, stop) if self.instruction else batch.span(i, "text")
+
+    def vectors(self, states: Float[Tensor, "T d"], batch: PackedBatch, which: list[int]) -> Float[Tensor, "n d"]:
+        """One float32 vector for each of the sequences `which`, not normalised."""
+        spans = torch.tensor([self.span(batch, i) for i in which], device=states.device).reshape(-1, 2)
+        weighting = "position" if self.kind == "weighted_mean" else "uniform"
+        return pool(states, spans[:, 0], spans[:, 1], weighting=weighting)
+
+
+def normalized(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Unit vectors, in float32."""
+    return F.normalize(vectors.float(), dim=-1)
