@@ -1,0 +1,6 @@
+"""Decoders to start from: each knows how to load itself and how to be identified without loading."""
+
+from unified_lm.backbones.loaded import Backbone, Loaded
+from unified_lm.backbones.tiny import Tiny
+
+__all__ = ["Backbone", "Loaded", "Tiny"]
