@@ -77,7 +77,8 @@ class Score:
         """Raises ValueError naming the fields that are missing or unknown."""
         names = {field.name for field in fields(cls)}
         if set(record) != names:
-            raise ValueError(f"not a score: missing {sorted(names - set(record))}, unknown {sorted(set(record) - names)}")
+            missing, unknown = sorted(names - set(record)), sorted(set(record) - names)
+            raise ValueError(f"not a score: missing {missing}, unknown {unknown}")
         return cls(**record)
 
 
@@ -150,7 +151,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         if self.embedder is None and self.generator is None and self.search is None:
-            raise ValueError(f"subject {self.name!r} can do nothing: give it an embedder, a generator or a search model")
+            raise ValueError(f"subject {self.name!r} can do nothing: give it an embedder, generator or search model")
         if self.embedder is not None and self.search is not None:
             raise ValueError(f"subject {self.name!r} has an embedder and a search model: score them as two subjects")
 
@@ -162,7 +163,7 @@ class Suite(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def tasks(self) -> Sequence[Any]: ...
+    def tasks(self) -> Sequence[str]: ...
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]: ...
 

@@ -1,0 +1,193 @@
+"""A suite of mteb tasks, scored on one subject, with a key that no cached score can escape."""
+
+import contextlib
+import logging
+import math
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import datasets
+import mteb
+from mteb.abstasks import AbsTask, AbsTaskRetrieval
+
+from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, meta
+from evals.instructions import Instructions
+from evals.random_state import random_state_kept
+from evals.score import Progress, Score, Subject, key
+from evals.store import Store
+from evals.tasks import TaskSource, sizes
+
+LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
+"""The packages that compute a score out of vectors or rankings."""
+
+CORRELATIONS = ("pearson", "spearman", "mcc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MtebSuite:
+    """`sources` build the tasks; `metrics` are reported beside each task's main one, where the task has them."""
+
+    name: str
+    sources: Sequence[TaskSource]
+    instructions: Instructions
+    metrics: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        twice = {task for task in self.tasks if self.tasks.count(task) > 1}
+        if twice or not self.sources:
+            raise ValueError(f"suite {self.name!r}: " + (f"{sorted(twice)} listed twice" if twice else "no tasks"))
+        for task in self.tasks:
+            self.instructions.of(task, "query")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(source.name for source in self.sources)
+
+    def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
+        """Scores of every task that the subject can do. What `folder` holds for the same identity is not run again.
+
+        `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason.
+        """
+        store = Store(folder=folder, suite=self.name)
+        scores: list[Score] = []
+        for i, source in enumerate(self.sources, start=1):
+            if progress is not None:
+                progress(source.name, i, len(self.sources))
+            with random_state_kept(), quiet():
+                scores += self._task(source.build(), subject, store)
+        return scores
+
+    def identity(self, task: AbsTask, subject: Subject) -> dict[str, Any]:
+        """Everything that decides the task's scores, as JSON values."""
+        name = task.metadata.name
+        sides = {side: self.instructions.of(name, side) for side in ("query", "document")}
+        model = subject.embedder or subject.search
+        return {
+            "model": dict(model.identity) if model else {},
+            "similarity": subject.embedder.similarity if subject.embedder else "",
+            "step": subject.step,
+            "suite": self.name,
+            "task": name,
+            "revision": task.metadata.dataset["revision"],
+            "splits": list(task.eval_splits),
+            "subsets": list(task.hf_subsets),
+            "instruction": sides if subject.embedder else {},
+            "metrics": list(self.metrics),
+            "libraries": {library: version(library) for library in LIBRARIES},
+        }
+
+    def _task(self, task: AbsTask, subject: Subject, store: Store) -> list[Score]:
+        identity = self.identity(task, subject)
+        if reason := cannot(task, subject):
+            store.skip(task.metadata.name, identity, reason)
+            return []
+        stored = store.load(task.metadata.name, identity)
+        if stored is not None:
+            return stored
+        task.load_data()
+        counts = sizes(task)
+        result = mteb.evaluate(
+            self._model(subject, key(**identity)), task, cache=None, co2_tracker=False, show_progress_bar=False
+        ).task_results[0]
+        task.unload_data()
+        if not _finite(result.scores):
+            store.skip(task.metadata.name, identity, f"{task.metadata.main_score} is no number: are all vectors equal?")
+            return []
+        scores = self._scores(task, subject, result.scores, counts)
+        store.save(task.metadata.name, identity, scores)
+        return scores
+
+    def _model(self, subject: Subject, digest: str) -> MtebEncoder | MtebSearch:
+        if subject.embedder is None:
+            return MtebSearch(searcher=subject.search, mteb_model_meta=meta(subject.name, digest, None))
+        return MtebEncoder(
+            embedder=subject.embedder,
+            instructions=self.instructions,
+            mteb_model_meta=meta(subject.name, digest, SIMILARITY[subject.embedder.similarity]),
+        )
+
+    def _scores(
+        self,
+        task: AbsTask,
+        subject: Subject,
+        results: Mapping[str, Sequence[Mapping[str, Any]]],
+        counts: Mapping[tuple[str, str], int],
+    ) -> list[Score]:
+        """One score for each split, subset and metric; beyond one split or subset also their plain mean, as "all"."""
+        parts = [(split, part["hf_subset"], part) for split, subsets in results.items() for part in subsets]
+        scores = []
+        for metric in dict.fromkeys((task.metadata.main_score, *self.metrics)):
+            values = [(split, subset, _value(part, metric)) for split, subset, part in parts]
+            found = [(split, subset, value) for split, subset, value in values if value is not None]
+            for split, subset, value in found:
+                place = split if subset == "default" else f"{split}/{subset}"
+                scores.append(self._scored(task, subject, metric, value, place, counts[split, subset]))
+            if len(found) > 1:
+                mean = statistics.fmean(value for _, _, value in found)
+                scores.append(self._scored(task, subject, metric, mean, "all", sum(counts.values())))
+        return scores
+
+    def _scored(self, task: AbsTask, subject: Subject, metric: str, value: float, subset: str, n: int) -> Score:
+        embedder = subject.embedder
+        return Score(
+            suite=self.name,
+            task=task.metadata.name,
+            metric=metric,
+            value=value,
+            unit=unit(metric),
+            subset=subset,
+            step=subject.step,
+            readout=embedder.readout if embedder else "none",
+            attention=embedder.attention if embedder else "none",
+            revision=task.metadata.dataset["revision"],
+            library=f"mteb {mteb.__version__}",
+            prompt=self.instructions.described(task.metadata.name) if embedder else "",
+            n=n,
+        )
+
+
+def cannot(task: AbsTask, subject: Subject) -> str:
+    """Why the subject cannot do the task, or "" where it can."""
+    if subject.embedder is None and subject.search is None:
+        return f"{subject.name} gives no vectors and no ranking"
+    if subject.embedder is None and not isinstance(task, AbsTaskRetrieval):
+        return f"{task.metadata.type} needs vectors, and {subject.name} only ranks documents"
+    return ""
+
+
+def unit(metric: str) -> str:
+    if metric.lower().replace("_", "-") == "p-mrr":
+        return "p-MRR"
+    return "correlation" if any(word in metric for word in CORRELATIONS) else "fraction"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and no warnings of mteb's and datasets' own: the suite reports its progress itself."""
+    bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("mteb").level
+    datasets.disable_progress_bars()
+    logging.getLogger("mteb").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.getLogger("mteb").setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _value(part: Mapping[str, Any], metric: str) -> float | None:
+    """A metric of a result; "og.ndcg_at_5" reads a metric inside a group of metrics."""
+    group, _, name = metric.rpartition(".")
+    value = (part.get(group) or {}).get(name) if group and metric not in part else part.get(metric)
+    return None if value is None else float(value)
+
+
+def _finite(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    return all(math.isfinite(part["main_score"]) for subsets in results.values() for part in subsets)

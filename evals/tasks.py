@@ -1,0 +1,112 @@
+"""Where mteb tasks come from: mteb itself (pinned, from the hub or a local mirror), or data of our own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import mteb
+from mteb.abstasks import AbsTask, AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+
+from evals.digest import folder_digest
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """Builds a fresh mteb task. `metadata.dataset["revision"]` of the task names the content that it scores."""
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self) -> AbsTask: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubTask:
+    """A task of mteb's, at the data revision that the installed mteb must agree with.
+
+    `mirror` is a folder of plain data set folders, `<org>/<name>/` each with its README.md, as written by
+    `hf download --repo-type dataset <org>/<name> --revision SHA --local-dir MIRROR/<org>/<name>`. A local folder has no
+    revision that anything would verify, so the digest of its content takes the revision's place.
+    """
+
+    name: str
+    revision: str
+    splits: tuple[str, ...] | None = None
+    subsets: tuple[str, ...] | None = None
+    mirror: str | None = None
+
+    def build(self) -> AbsTask:
+        """Raises ValueError for a task that mteb does not know, another revision or a missing mirror folder."""
+        try:
+            task = mteb.get_task(
+                self.name,
+                eval_splits=list(self.splits) if self.splits else None,
+                hf_subsets=list(self.subsets) if self.subsets else None,
+            )
+        except KeyError as error:
+            raise ValueError(f"mteb {mteb.__version__} knows no task {self.name!r}: {error}") from error
+        pinned = task.metadata.dataset["revision"]
+        if pinned != self.revision:
+            raise ValueError(
+                f"{self.name} is pinned at revision {self.revision}, but mteb {mteb.__version__} reads {pinned}: "
+                "install the mteb of the constraints or change the pin"
+            )
+        return localized(task, Path(self.mirror)) if self.mirror else task
+
+
+def localized(task: AbsTask, mirror: Path) -> AbsTask:
+    """The same task, reading its data set from `mirror`. A subclass, because mteb drops metadata set on an instance."""
+    dataset = task.metadata.dataset
+    folder = mirror / dataset["path"]
+    if not folder.is_dir():
+        raise ValueError(
+            f"the data mirror has no {folder}; fetch it with: hf download --repo-type dataset {dataset['path']} "
+            f"--revision {dataset['revision']} --local-dir {folder}"
+        )
+    local = {**dataset, "path": str(folder), "revision": f"mirror:{folder_digest(folder)}"}
+    kind = type(task)
+    metadata = kind.metadata.model_copy(update={"dataset": local})
+    copy = type(kind.__name__, (kind,), {"metadata": metadata, "__module__": kind.__module__})()
+    copy.hf_subsets, copy._eval_splits = task.hf_subsets, task._eval_splits
+    return copy
+
+
+def own_task(
+    kind: type[AbsTask],
+    *,
+    name: str,
+    type_: str,
+    description: str,
+    main_score: str,
+    path: str,
+    revision: str,
+    data: Callable[[], Any],
+    **attributes: Any,
+) -> AbsTask:
+    """A real mteb task of class `kind` over data of ours: `data()` gives what the class keeps as its dataset."""
+
+    def load_data(self: AbsTask, num_proc: int | None = None, **ignored: Any) -> None:
+        if not self.data_loaded:
+            self.dataset = data()
+            self.data_loaded = True
+
+    metadata = TaskMetadata(
+        name=name, type=type_, description=description, main_score=main_score, category="t2t", eval_langs=["eng-Latn"],
+        eval_splits=["test"], dataset={"path": path, "revision": revision},
+    )
+    return type(name, (kind,), {"metadata": metadata, "load_data": load_data, "__module__": __name__, **attributes})()
+
+
+def sizes(task: AbsTask) -> dict[tuple[str, str], int]:
+    """(split, subset) -> number of scored examples (queries, pairs or texts) of a task whose data is loaded."""
+    return {(split, subset): _size(task, split, subset) for split in task.eval_splits for subset in task.hf_subsets}
+
+
+def _size(task: AbsTask, split: str, subset: str) -> int:
+    part: Any = task.dataset.get(subset, task.dataset)[split]
+    if isinstance(task, AbsTaskRetrieval):
+        return sum(1 for relevant in part["relevant_docs"].values() if relevant)
+    only = next(iter(part[0].values())) if len(part) == 1 else None  # older data sets keep one row of lists
+    return len(only) if isinstance(only, list) else len(part)
