@@ -1,0 +1,78 @@
+"""Where derived files live, and how they are written: once, whole, and named by what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+SETTLED_SECONDS = 2.0  # a file written later than this may change again without another size or time stamp
+
+
+def cache_dir() -> Path:
+    """`$UNIFIED_LM_CACHE`, or `~/.cache/unified_lm`; nothing is created here, writers create what they need."""
+    return Path(os.environ.get("UNIFIED_LM_CACHE") or Path.home() / ".cache" / "unified_lm").expanduser()
+
+
+def digest(*parts: str) -> str:
+    """Sixteen hexadecimal digits that name a list of strings; ("ab", "c") and ("a", "bc") differ."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; it takes the place of `path` only if the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def made_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """`path`, made by `make(partial path)` unless it is there; of several processes one makes it and the others wait."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                with written_whole(path) as partial:
+                    make(partial)
+    return path
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, remembered by (path, size, modification time) so that a large file is read once.
+
+    A file that was modified within the last two seconds is never remembered: it could change again unnoticed.
+    """
+    path = path.resolve()
+    stat = path.stat()
+    state = [str(path), stat.st_size, stat.st_mtime_ns]
+    memory = cache_dir() / "digests" / f"{digest(str(path))}.json"
+    if memory.exists():
+        remembered = json.loads(memory.read_text())
+        if remembered["state"] == state:
+            return remembered["sha256"]
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if time.time() - stat.st_mtime > SETTLED_SECONDS:
+        with written_whole(memory) as partial:
+            partial.write_text(json.dumps({"state": state, "sha256": found}))
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest of the names and bytes of all files below a folder, hidden ones left out."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return digest(*(part for path in visible for part in (path.relative_to(folder).as_posix(), file_digest(path))))
