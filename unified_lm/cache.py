@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ def digest(*parts: str) -> str:
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; it takes the place of `path` only if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         yield partial
         with partial.open("rb") as written:
