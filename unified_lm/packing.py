@@ -24,7 +24,8 @@ class Sequence:
     """Tokens that see each other and nothing else.
 
     `tokens`: vocabulary ids; slot k is written -(k + 1). `labels[i]` is the token predicted *from* position i
-    (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer").
+    (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer");
+    `hashes` the content of the texts among them, so that equal texts are known as equal on every rank.
     `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix".
     """
 
@@ -35,7 +36,7 @@ class Sequence:
     prefix: int = 0
     labels: tuple[int, ...] | None = None
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-    text_hash: int = 0
+    hashes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -69,7 +70,7 @@ class PackedBatch:
     @property
     def labelled(self) -> int:
         """Number of positions that carry a label."""
-        return int((self.labels != IGNORED).sum())
+        return sum(label != IGNORED for sequence in self.sequences for label in sequence.labels or ())
 
     def span(self, i: int, name: str) -> tuple[int, int]:
         """Where the named span of sequence i lies in the flat row."""

@@ -1,4 +1,4 @@
-"""Read-outs: how the states of a text become one vector. Sums and norms are taken in float32."""
+"""Read-outs: how the states of a text become one vector. Sums and norms are taken in float32 or wider."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def pool(
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
     first = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
     rank = torch.arange(owner.numel(), device=states.device) - first
-    weight = torch.ones_like(rank, dtype=torch.float32) if weighting == "uniform" else (rank + 1).float()
-    total = torch.zeros(len(lengths), device=states.device).index_add(0, owner, weight)
-    rows = states[starts[owner] + rank].float() * (weight / total[owner])[:, None]
-    return torch.zeros(len(lengths), states.shape[1], device=states.device).index_add(0, owner, rows)
+    states = states[starts[owner] + rank].to(torch.promote_types(states.dtype, torch.float32))
+    weight = (torch.ones_like(rank) if weighting == "uniform" else rank + 1).to(states.dtype)
+    total = weight.new_zeros(len(lengths)).index_add(0, owner, weight)
+    rows = states * (weight / total[owner])[:, None]
+    return rows.new_zeros(len(lengths), rows.shape[1]).index_add(0, owner, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,5 +88,5 @@ class Readout:
 
 
 def normalized(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Unit vectors, in float32."""
-    return F.normalize(vectors.float(), dim=-1)
+    """Unit vectors, in float32 or wider."""
+    return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)

@@ -36,7 +36,7 @@ class Slots(nn.Module):
         row norm, with a tenth of it as noise; "normal": N(0, 0.02), as transformers draws new rows; "eos": the
         embedding of the end-of-sequence token, with a hundredth of its norm as noise so that slots can differ.
         """
-        table = embedding.weight.detach().float()
+        table = embedding.weight.detach().float() * float(getattr(embedding, "embed_scale", 1.0))
         count, width = self.vectors.shape
         noise = torch.randn(count, width, generator=torch.Generator().manual_seed(count)).to(table.device)
         norm = table.norm(dim=1).mean() / width**0.5

@@ -1,0 +1,1 @@
+"""Training methods, one file each; `base` says what a method is."""

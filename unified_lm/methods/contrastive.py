@@ -1,0 +1,63 @@
+"""Contrastive tuning: InfoNCE between a query and its document, in-batch and hard negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from unified_lm.data.rows import Row
+from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, triplet_sequences
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence
+from unified_lm.prompts import Format
+from unified_lm.readout import Readout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive:
+    """One vector a text, by `readout`; one-sided or `symmetric` InfoNCE at `temperature`, by cosine or dot product.
+
+    Source: Karpukhin et al. 2020; with mean pooling and instructions as in Muennighoff et al. 2024 (GritLM).
+    """
+
+    temperature: float
+    symmetric: bool
+    readout: str
+    similarity: str = "cosine"
+    slots: int = 0
+
+    roles = ("query", "document", "negative")
+
+    @property
+    def document_slots(self) -> int:
+        return min(1, self.slots)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {"contrastive": 1.0}
+
+    def require(self, form: Format) -> None:
+        if Readout.named(self.readout).kind == "slot" and not self.slots:
+            raise ValueError(
+                f"method.readout={self.readout} reads a slot but method.slots=0; set method.slots or use readout=last"
+            )
+
+    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        numbers = [i for i, row in enumerate(rows) if row.positive is not None]
+        queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
+        queries = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
+        return sorted(queries + triplet_sequences(rows, form), key=lambda sequence: sequence.row)
+
+    def counts(self, batch: PackedBatch) -> dict[str, int]:
+        return {}
+
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+        readout = Readout.named(self.readout)
+        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, readout)))
+
+    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
+        loss = contrast(
+            vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+        )
+        return {} if loss is None else {"contrastive": loss}

@@ -1,0 +1,70 @@
+"""Generative tuning: the next token of answers (and of plain text, where a row has nothing else)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from unified_lm.data.rows import Row
+from unified_lm.methods.base import Reading, Vectors, token_sum
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence
+from unified_lm.prompts import Format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generative:
+    """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` says how it is embedded if scored."""
+
+    readout: str
+
+    slots = 0
+    document_slots = 0
+    roles = ()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {"generative": 1.0}
+
+    def require(self, form: Format) -> None:
+        refuse_bidirectional(form)
+
+    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        return sorted(answers(rows, form) + texts(rows, form), key=lambda sequence: sequence.row)
+
+    def counts(self, batch: PackedBatch) -> dict[str, int]:
+        return {"generative": batch.labelled}
+
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+        return Reading(sums={"generative": token_sum(states, batch, model)} if tokens and batch.labelled else {})
+
+    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
+        return {}
+
+
+def answers(rows: list[Row], form: Format) -> list[Sequence]:
+    """A sequence for every row with an answer."""
+    numbers = [i for i, row in enumerate(rows) if row.answer is not None]
+    chosen = [rows[i] for i in numbers]
+    made = form.answered(
+        [row.query for row in chosen],
+        [row.answer for row in chosen],
+        [row.instruction for row in chosen],
+        [row.history for row in chosen],
+    )
+    return [replace(sequence, row=i) for sequence, i in zip(made, numbers, strict=True)]
+
+
+def texts(rows: list[Row], form: Format) -> list[Sequence]:
+    """A sequence for every row of plain text."""
+    return [replace(form.plain(row.text), row=i) for i, row in enumerate(rows) if row.text is not None]
+
+
+def refuse_bidirectional(form: Format) -> None:
+    """Next-token prediction with attention to the future is copying."""
+    if form.plan.generate == "bidirectional":
+        raise ValueError(
+            "attention.generate=bidirectional lets every token see its own target, so a next-token loss learns to "
+            "copy; use attention=causal, gritlm or prefix"
+        )

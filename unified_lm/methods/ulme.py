@@ -1,0 +1,131 @@
+"""ULME: slots between query and answer, read as embeddings, coupled to the answer that follows.
+
+`q || slots || a` in one causal forward; slot 0 is the semantic embedding (against the document's slot), the last slot
+predicts the pooled states of the answer through a stopped gradient. L = L_sem + L_gen + 0.3 L_pred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unified_lm.data.rows import Row
+from unified_lm.losses import info_nce
+from unified_lm.methods.base import Reading, Vectors, contrast, labelled, read_roles, token_sum, triplet_sequences
+from unified_lm.methods.generative import answers, refuse_bidirectional, texts
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence
+from unified_lm.prompts import Format
+from unified_lm.readout import Readout, pool
+
+TARGETS = ("mean", "length_weighted", "last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ulme:
+    """The three losses of ULME, each on the rows that have what it needs.
+
+    `slots` = 0 reads the last query token instead. `target`: how the answer's states are pooled: "mean",
+    "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: whether the coupling moves
+    the slots only, or the answer as well. A weight of 0 leaves the term out.
+    """
+
+    slots: int
+    temperature: float
+    semantic_weight: float
+    generative_weight: float
+    predictive_weight: float
+    target: str
+    stop_gradient: bool
+    symmetric: bool = True
+    similarity: str = "cosine"
+
+    roles = ("query", "document", "negative")
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(f"method.target={self.target} is unknown; use one of {', '.join(TARGETS)}")
+        if self.slots < 0:
+            raise ValueError(f"method.slots={self.slots}: use 0 (the last query token) or more")
+
+    @property
+    def document_slots(self) -> int:
+        return min(1, self.slots)
+
+    @property
+    def readout(self) -> str:
+        return "slot_0" if self.slots else "last"
+
+    @property
+    def reasoning_readout(self) -> str:
+        return f"slot_{self.slots - 1}" if self.slots else "last"
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {
+            "semantic": self.semantic_weight,
+            "generative": self.generative_weight,
+            "predictive": self.predictive_weight,
+        }
+
+    def require(self, form: Format) -> None:
+        refuse_bidirectional(form)
+        if form.plan.embed != form.plan.generate:
+            raise ValueError(
+                f"method ulme reads its vectors and its answer in one forward, so attention.embed={form.plan.embed} and "
+                f"attention.generate={form.plan.generate} must agree; use attention=causal or attention=prefix"
+            )
+
+    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        bare = [i for i, row in enumerate(rows) if row.answer is None and row.positive is not None]
+        queries = form.queries([rows[i].query for i in bare], [rows[i].instruction for i in bare])
+        queries = [replace(q, row=i) for q, i in zip(queries, bare, strict=True)]
+        made = queries + answers(rows, form) + texts(rows, form) + triplet_sequences(rows, form)
+        return sorted(made, key=lambda sequence: sequence.row)
+
+    def counts(self, batch: PackedBatch) -> dict[str, int]:
+        return {"generative": batch.labelled} if self.generative_weight else {}
+
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+        vectors = read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+        which = [i for i, sequence in enumerate(batch.sequences) if "answer" in sequence.spans]
+        if which and self.predictive_weight:
+            reasons = Readout.named(self.reasoning_readout).vectors(states, batch, which)
+            targets = self.pooled(states, batch, which)
+            vectors["reason"] = labelled(batch, which, reasons)
+            vectors["answer"] = labelled(batch, which, targets.detach() if self.stop_gradient else targets, "answer")
+        on = tokens and self.generative_weight and batch.labelled
+        return Reading(vectors=vectors, sums={"generative": token_sum(states, batch, model)} if on else {})
+
+    def pooled(self, states: Tensor, batch: PackedBatch, which: list[int]) -> Tensor:
+        """r_qa: the pooled states of each answer, of the same forward."""
+        spans = torch.tensor([batch.span(i, "answer") for i in which], device=states.device)
+        starts = spans[:, 1] - 1 if self.target == "last" else spans[:, 0]
+        weighting = "position" if self.target == "length_weighted" else "uniform"
+        return pool(states, starts, spans[:, 1], weighting=weighting)
+
+    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = {}
+        if self.semantic_weight:
+            loss = contrast(
+                vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+            )
+            terms |= {} if loss is None else {"semantic": loss}
+        if "answer" in vectors and len(vectors["answer"].rows) > 1:
+            terms["predictive"] = self.coupling(vectors["reason"], vectors["answer"])
+        return terms
+
+    def coupling(self, reason: Vectors, answer: Vectors) -> Tensor:
+        """L_pred: each row's last slot against the answers of the global batch, equal queries and answers masked."""
+        own = torch.arange(len(reason.rows), device=reason.rows.device)
+        same = (answer.hashes[:, None] == answer.hashes[None]) | (reason.hashes[:, None] == reason.hashes[None])
+        return info_nce(
+            reason.values,
+            answer.values,
+            own,
+            temperature=self.temperature,
+            excluded=same,
+            similarity=self.similarity,
+        )

@@ -1,0 +1,1 @@
+"""Training: the global-batch objective, ranks, the loop, optimizers and checkpoints."""

@@ -1,0 +1,99 @@
+"""AdamW with the papers' schedules, a learning rate of their own for slots, and a clip for each group."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from unified_lm.model import UnifiedLM
+
+SCHEDULES = ("linear", "cosine", "constant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """How parameters move.
+
+    `steps` is the length of the schedule; `stop_after` ends the run earlier *inside* it (None: run to the end), which
+    is not the same as a shorter schedule. `warmup`: steps, or a share of `steps` when below 1. `floor`: the share of
+    the peak rate that linear and cosine decay to. `slots_ratio`: learning rate of slots (and of other small new parts)
+    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping).
+    """
+
+    learning_rate: float
+    steps: int
+    schedule: str
+    warmup: float
+    weight_decay: float
+    betas: tuple[float, float]
+    eps: float
+    clip: float | None
+    slots_ratio: float
+    floor: float = 0.0
+    stop_after: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"optim.schedule={self.schedule} is unknown; use one of {', '.join(SCHEDULES)}")
+        if self.steps < 1 or self.learning_rate <= 0:
+            raise ValueError("optim.steps and optim.learning_rate must be positive")
+        if self.stop_after is not None and not 0 < self.stop_after <= self.steps:
+            raise ValueError(f"optim.stop_after={self.stop_after} must lie within optim.steps={self.steps}")
+
+    @property
+    def last_step(self) -> int:
+        return self.stop_after or self.steps
+
+    def factor(self, step: int) -> float:
+        """Share of the peak learning rate that step number `step` (from 0) uses."""
+        warmup = round(self.warmup * self.steps) if self.warmup < 1 else int(self.warmup)
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.schedule == "constant":
+            return 1.0
+        done = (step - warmup) / max(1, self.steps - warmup)
+        left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return self.floor + (1 - self.floor) * left
+
+    def build(self, model: UnifiedLM) -> torch.optim.AdamW:
+        """AdamW over the trainable parameters; the backbone and the new parts (slots, heads) are groups of their own.
+
+        Raises `ValueError` where nothing is trainable.
+        """
+        backbone = [p for p in model.backbone.parameters() if p.requires_grad]
+        mine = {id(p) for p in model.backbone.parameters()}
+        new = [p for p in model.parameters() if p.requires_grad and id(p) not in mine]
+        groups = []
+        if backbone:
+            groups.append({"params": backbone, "name": "backbone", "peak": self.learning_rate})
+        if new:
+            peak = self.learning_rate * self.slots_ratio
+            groups.append({"params": new, "name": "slots", "peak": peak, "weight_decay": 0.0})
+        if not groups:
+            raise ValueError("nothing is trainable: choose another trainable=, or a method with slots")
+        fused = all(p.dtype == torch.float32 for group in groups for p in group["params"])
+        return torch.optim.AdamW(
+            groups,
+            lr=self.learning_rate,
+            betas=tuple(self.betas),
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            fused=fused,
+        )
+
+    def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
+        """Set every group's learning rate for a step; returns the backbone's (or the first group's)."""
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * self.factor(step)
+        return optimizer.param_groups[0]["lr"]
+
+    def clip_gradients(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+        """Clip each group on its own; returns the norms before clipping by group name."""
+        norms = {}
+        for group in optimizer.param_groups:
+            limit = math.inf if self.clip is None else self.clip
+            norms[group["name"]] = float(nn.utils.clip_grad_norm_(group["params"], limit))
+        return norms
