@@ -1,6 +1,7 @@
 """Decoders to start from: each knows how to load itself and how to be identified without loading."""
 
 from unified_lm.backbones.loaded import Backbone, Loaded
+from unified_lm.backbones.smollm2 import SmolLM2
 from unified_lm.backbones.tiny import Tiny
 
-__all__ = ["Backbone", "Loaded", "Tiny"]
+__all__ = ["Backbone", "Loaded", "SmolLM2", "Tiny"]

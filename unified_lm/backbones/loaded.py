@@ -2,11 +2,16 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -48,3 +53,47 @@ def torch_dtype(name: str) -> torch.dtype:
 def digest(content: Any) -> str:
     """Sixteen hex digits that stand for JSON-like content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def read_weights(
+    model_class: type[PreTrainedModel],
+    folder: Path | None,
+    dtype: torch.dtype,
+    *,
+    config: PreTrainedConfig | None = None,
+    weights: dict[str, Tensor] | None = None,
+) -> PreTrainedModel:
+    """A model of that class from the safetensors of a folder, or from ``weights`` under transformers' names.
+
+    transformers draws what a checkpoint lacks at random and drops what it cannot place, with no more than a log line;
+    here both are a ValueError that names the tensors.
+    """
+    model, report = model_class.from_pretrained(
+        folder,
+        config=config,
+        state_dict=weights,
+        dtype=dtype,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    wrong = {problem: sorted(report[problem])[:5] for problem in ("missing_keys", "unexpected_keys") if report[problem]}
+    if wrong:
+        raise ValueError(
+            f"the weights of {folder or model_class.__name__} do not fit {model_class.__name__}: {wrong}; "
+            "is config.json from the same checkpoint?"
+        )
+    return model.eval()
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """For loads that take less time than their progress bar takes to read."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

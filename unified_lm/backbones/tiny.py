@@ -38,14 +38,15 @@ SPECIAL_TOKENS = (
     "<unused_3>",
 )
 TEXT = """
-A language model reads a text from left to right and predicts the next token, one position after the other. An embedding
-model reads the same text and returns one vector, so that texts with a similar meaning lie close together. A query asks a
-question; a document may answer it. The retrieval system ranks every document by its similarity with the query and shows
-the best ten. Write a short answer, explain why it is right, and give an example. What is the capital of France? How many
-numbers are there between one and twenty? Sort the list, return the first element and raise an error when it is empty.
-Summarize this sentence: the weather was cold, but the children played outside until the evening. Translate the words
-"water", "bread" and "light". The function takes two arguments, computes their sum and prints the result. Given a claim,
-find documents that support or refute the claim. Learning rate, batch size, temperature, attention, layer, head, weight.
+A language model reads a text from left to right and predicts the next token, one position after the other. An
+embedding model reads the same text and returns one vector, so that texts with a similar meaning lie close together.
+A query asks a question; a document may answer it. The retrieval system ranks every document by its similarity with
+the query and shows the best ten. Write a short answer, explain why it is right, and give an example. What is the
+capital of France? How many numbers are there between one and twenty? Sort the list, return the first element and
+raise an error when it is empty. Summarize this sentence: the weather was cold, but the children played outside
+until the evening. Translate the words "water", "bread" and "light". The function takes two arguments, computes
+their sum and prints the result. Given a claim, find documents that support or refute the claim. Learning rate,
+batch size, temperature, attention, layer, head, weight.
 """
 
 
