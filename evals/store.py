@@ -1,30 +1,14 @@
 """Scores on disk, one file a task: scoring resumes after a kill, and no file answers for another identity."""
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evals.score import Score, canonical, key
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write atomically: readers and a process that continues after a kill see the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+from unified_lm.cache import written_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +62,11 @@ class Store:
 
     def _write(self, task: str, identity: Mapping[str, Any], scores: list[dict[str, Any]], skipped: str) -> None:
         self.load(task, identity)  # raises before a file of another identity would be overwritten
-        write_json(self.path(task, identity), {
+        record = {
             "task": task, "key": key(**identity), "identity": dict(identity), "skipped": skipped, "scores": scores,
-        })
+        }
+        with written_whole(self.path(task, identity)) as partial:
+            partial.write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def _file_name(name: str) -> str:

@@ -1,15 +1,16 @@
 """Where mteb tasks come from: mteb itself (pinned, from the hub or a local mirror), or data of our own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import mteb
+from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from evals.digest import folder_digest
+from unified_lm.cache import folder_digest
 
 
 @runtime_checkable
@@ -110,3 +111,23 @@ def _size(task: AbsTask, split: str, subset: str) -> int:
         return sum(1 for relevant in part["relevant_docs"].values() if relevant)
     only = next(iter(part[0].values())) if len(part) == 1 else None  # older data sets keep one row of lists
     return len(only) if isinstance(only, list) else len(part)
+
+
+def retrieval_data(
+    *,
+    corpus: Sequence[tuple[str, str, str]],
+    queries: Sequence[tuple[str, str]],
+    relevant: Mapping[str, Mapping[str, int]],
+    candidates: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Any]:
+    """(id, title, text) and (id, text) in the form that AbsTaskRetrieval keeps.
+
+    With `candidates`, only these documents are ranked for a query: reranking, and retrieval with excluded documents.
+    """
+    part = {
+        "corpus": Dataset.from_list([{"id": name, "title": title, "text": text} for name, title, text in corpus]),
+        "queries": Dataset.from_list([{"id": name, "text": text} for name, text in queries]),
+        "relevant_docs": {query: dict(grades) for query, grades in relevant.items()},
+        "top_ranked": None if candidates is None else {query: list(listed) for query, listed in candidates.items()},
+    }
+    return {"default": {"test": part}}
