@@ -1,0 +1,175 @@
+"""Any causal decoder that transformers knows, by pinned hub commit or from a local folder; and diffusion decoders."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, require_transformers
+from unified_lm.backbones.loaded import Loaded, digest, read_weights, torch_dtype
+from unified_lm.cache import file_digest
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+# What a checkpoint is made of. Never *.bin or *.pt (pickle), never *.py.
+FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer*.json")
+FILES += ("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "*.jinja")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub:
+    """A decoder by hub id at one commit, or in a local folder (then without a revision).
+
+    ``model_type`` in config.json decides how it is read: transformers' class of that type, or a diffusion layout.
+    A tokenizer without a padding token gets its end token as one: no vocabulary row is ever added.
+    """
+
+    id: str
+    dtype: str
+    revision: str | None = None
+    subfolder: str = ""
+
+    def __post_init__(self) -> None:
+        torch_dtype(self.dtype)
+        if self._local:
+            if self.revision is not None:
+                raise ValueError(
+                    f"backbone.id={self.id} is a local folder, which has no backbone.revision={self.revision}; "
+                    "its files are its identity: use backbone.revision=null"
+                )
+        elif self.id.startswith(("/", ".", "~")):
+            raise ValueError(f"backbone.id={self.id}: there is no such folder; give an existing folder or a hub id")
+        elif self.revision is None or not COMMIT.fullmatch(self.revision):
+            raise ValueError(
+                f"backbone.revision={self.revision} of backbone.id={self.id} is no commit: a branch or tag moves, so a "
+                "number measured on it names no model; give the 40 hexadecimal digits that the model's page shows under "
+                "'Files and versions', 'History', as backbone.revision="
+            )
+
+    @property
+    def name(self) -> str:
+        return Path(self.id).name
+
+    def fingerprint(self) -> str:
+        """Content of a local folder (large files are read once), or the commit of a hub id."""
+        content: Any = self.revision
+        if self._local:
+            folder = self._folder()
+            files = {path.name: file_digest(path) for pattern in FILES for path in sorted(folder.glob(pattern))}
+            content = files
+        named = "" if self._local else self.id
+        return digest({"hub": named, "content": content, "subfolder": self.subfolder, "dtype": self.dtype})
+
+    def load(self) -> Loaded:
+        facts = json.loads(self._config_file().read_text())
+        kind = facts.get("model_type")
+        dtype = torch_dtype(self.dtype)
+        if kind in DIFFUSION_LAYOUTS:
+            layout = DIFFUSION_LAYOUTS[kind]
+            require_transformers()
+            layout.config(facts)  # refused here, before gigabytes are fetched
+            folder = self._folder()
+            model = layout.read(facts, folder, dtype)
+            tokenizer = layout.tokenizer_class.from_pretrained(folder, local_files_only=True, padding_side="left")
+            _check_tokenizer(model, tokenizer, self.id)
+            mask = facts.get("mask_token_id")
+            if mask is None or not 0 <= mask < len(tokenizer):
+                raise ValueError(
+                    f"mask_token_id={mask} in config.json of {self.id} is none of the {len(tokenizer)} tokens of its "
+                    "tokenizer; a diffusion backbone cannot be used without its mask token"
+                )
+            return Loaded(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
+        folder = self._folder()
+        config = _causal_config(folder, kind)
+        model = read_weights(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], folder, dtype)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, padding_side="left"
+        )
+        _check_tokenizer(model, tokenizer, self.id)
+        return Loaded(model=model, tokenizer=tokenizer)
+
+    @property
+    def _local(self) -> bool:
+        return Path(self.id).expanduser().is_dir()
+
+    def _config_file(self) -> Path:
+        if self._local:
+            path = self._folder() / "config.json"
+            if not path.is_file():
+                raise ValueError(f"backbone.id={self.id} holds no config.json; give the folder of one checkpoint")
+            return path
+        return Path(_fetch(hf_hub_download, self.id, "config.json", revision=self.revision, subfolder=self.subfolder))
+
+    def _folder(self) -> Path:
+        if self._local:
+            return Path(self.id).expanduser() / self.subfolder
+        inside = f"{self.subfolder}/" if self.subfolder else ""
+        root = _fetch(
+            snapshot_download,
+            self.id,
+            revision=self.revision,
+            allow_patterns=[inside + pattern for pattern in FILES],
+            ignore_patterns=[f"{inside}consolidated*", f"{inside}*/*"],
+        )
+        return Path(root) / self.subfolder
+
+
+def _fetch(download: Any, repository: str, *names: str, revision: str | None, **how: Any) -> str:
+    """A file or snapshot of the hub cache, downloaded where it is missing and the hub can be reached."""
+    try:
+        return download(repository, *names, revision=revision, **how)
+    except (GatedRepoError, RepositoryNotFoundError) as error:
+        raise ValueError(
+            f"the hub does not give out {repository}: {error}; check backbone.id=, accept the licence on the model's "
+            "page and log in with `hf auth login`"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ValueError(f"{repository} has no commit {revision}: check backbone.revision=") from error
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{repository} at {revision} is not in the hub cache of this machine and the hub cannot be reached; "
+            f"run `hf download {repository} --revision {revision}` where there is a network and copy the cache, "
+            "or give a local folder as backbone.id="
+        ) from error
+
+
+def _causal_config(folder: Path, kind: str | None) -> Any:
+    """The configuration of a decoder that transformers itself can build."""
+    known = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
+    if kind not in known:
+        raise ValueError(
+            f"model_type={kind} in {folder / 'config.json'} is no causal decoder of transformers and would need code "
+            f"from the checkpoint, which is never run; use one of transformers' own, or {sorted(DIFFUSION_LAYOUTS)}"
+        )
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:
+    """Declare the padding token where there is none, and refuse tokens that have no vector."""
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"the tokenizer of {source} has no end token: set eos_token in its tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer of {source} has {len(tokenizer)} tokens and the model {rows} embedding rows; "
+            "tokenizer and weights are of different checkpoints"
+        )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
