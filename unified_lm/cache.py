@@ -41,7 +41,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def made_once(path: Path, make: Callable[[Path], None]) -> Path:
-    """`path`, made by `make(partial path)` unless it is there; of several processes one makes it and the others wait."""
+    """`path`, made by `make(partial path)` unless it is there; one of several processes makes it, the others wait."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):

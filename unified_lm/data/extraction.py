@@ -31,7 +31,8 @@ FILES_A_PROCESS = 120
 
 _NOT_DOCUMENTATION = frozenset(
     {"test", "tests", "testing", "site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo", "ensurepip",
-     "_vendor", "_vendored", "vendored", "_numpy", "array_api_compat", "array_api_extra", "pydoc_data"}
+     "_vendor", "_vendored", "vendored", "_numpy", "array_api_compat", "array_api_extra", "pydoc_data",
+     "conftest"}
 )  # fmt: skip
 _ATTACHED = frozenset({"add_docstr", "_add_docstr", "add_newdoc"})  # calls that give documentation to compiled code
 
@@ -55,9 +56,9 @@ class DocumentedObject:
         return self.paragraphs[0] if self.paragraphs else None
 
     @property
-    def public_name(self) -> str:
-        """Dotted name as a user would write it: private modules are left out."""
-        return ".".join([*(part for part in self.module.split(".") if not part.startswith("_")), self.qualname])
+    def name(self) -> str:
+        """Dotted name: where the object is defined."""
+        return f"{self.module}.{self.qualname}"
 
 
 def version(package: str) -> str:
@@ -77,7 +78,7 @@ def source_files(package: str) -> list[tuple[str, Path]]:
     else:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise ValueError(f"package {package!r} is not installed: `pip install {package}`, or leave it out of `packages`")
+            raise ValueError(f"the documentation of {package!r} is needed: pip install {package}")
         root, prefix = Path(spec.submodule_search_locations[0]), (package,)
     found = []
     for file in root.rglob("*.py"):
@@ -96,7 +97,8 @@ def documented_objects(package: str, module: str, source: str) -> Iterator[Docum
     for statement in tree.body:
         call = getattr(statement, "value", None)
         if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _ATTACHED:
-            yield from _attached(package, module, call)
+            assigned = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0])
+            yield from _attached(package, module, call, assigned or None)
 
 
 def _defined(
@@ -137,25 +139,26 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str
     return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY else None
 
 
-def _attached(package: str, module: str, call: ast.Call) -> Iterator[DocumentedObject]:
-    """What `add_docstr(torch.abs, "...")`, `add_newdoc("numpy", "flatiter", ("base", "..."))` and the like document."""
+def _attached(package: str, module: str, call: ast.Call, assigned: str | None) -> Iterator[DocumentedObject]:
+    """What `add_docstr(torch.abs, "...")`, `fft = _add_docstr(_fft.fft_fft, "...")`, `add_newdoc("erf", "...")` and
+    `add_newdoc("numpy", "flatiter", ("base", "..."))` document."""
     if len(call.args) < 2:
         return
     *owners, last = call.args
     if isinstance(last, ast.Tuple) and len(last.elts) == 2:
         owners, last = [*owners, last.elts[0]], last.elts[1]
-    names = [owner.value if isinstance(owner, ast.Constant) else ast.unparse(owner) for owner in owners]
-    first = next((node for node in _leftmost(last) if isinstance(node, ast.Constant)), None)
-    if first is None or not isinstance(first.value, str):
-        return
-    parts = ".".join(str(name) for name in names).split(".")
-    said = prose(first.value)
-    if said is not None and not parts[-1].startswith("_"):
-        owner = parts[:-1] if parts[0] == package else [part for part in module.split(".") if not part.startswith("_")]
+    text = next((node.value for node in _leftmost(last) if isinstance(node, ast.Constant)), None)
+    said = prose(text) if isinstance(text, str) else None
+    names = ".".join(str(owner.value) if isinstance(owner, ast.Constant) else ast.unparse(owner) for owner in owners)
+    if assigned or not names.startswith(f"{package}."):
+        public_module = ".".join(part for part in module.split(".") if not part.startswith("_"))
+        names = f"{public_module}.{assigned or names}"
+    owner, _, name = names.rpartition(".")
+    if said is not None and not name.startswith("_"):
         yield DocumentedObject(
             package=package,
-            module=".".join(owner),
-            qualname=parts[-1] if parts[0] == package else ".".join(parts),
+            module=owner,
+            qualname=name,
             kind="function",
             signature="",
             description=said.description,

@@ -11,15 +11,20 @@ SHORTEST_PARAGRAPH = 6  # words
 
 _SECTION = re.compile(
     r"^\s*(?:(?:other |keyword )?(?:parameters?|params|args|arguments?)|kwargs|returns?|yields?|receives|raises?|warns?"
-    r"|warnings?|examples?|example usage|notes?|see also|references?|attributes?|methods?|usage|inputs?|outputs?|shapes?"
-    r"|tips?|todo|requires|side effects|call signatures?|supported \w+|history|authors?|credits?|copyright)\s*:{0,2}$",
+    r"|warnings?|examples?|example usage|notes?|see also|references?|attributes?|methods?|usage|inputs?|outputs?"
+    r"|shapes?|tips?|todo|requires|side effects|call signatures?|supported \w+|history|authors?|credits?|copyright)"
+    r"\s*:{0,2}$",
     re.IGNORECASE,
 )
 _UNDERLINE = re.compile(r"^\s*([-=~^*#])\1{2,}\s*$")
 _FIELD = re.compile(r"^\s*(?::\w+[^:]*:(?!`)|@\w+\b|#{1,6} )")  # ":param x: ...", "@param x", "## Heading"
 _SIGNATURE = re.compile(r"^[\w.\[\], ]*\(.*\)?\s*(?:->.*)?$", re.DOTALL)
 _ROLE = re.compile(r":[a-zA-Z][\w:+.-]*:`([^`]+)`")
-_REPEATED = re.compile(r"\b(?:deprecated|alias(?:es)? (?:for|of|to)|obsolete|not implemented)\b|^(?:see|same as|like)\b", re.IGNORECASE)
+_UNINFORMATIVE = re.compile(
+    r"\b(?:deprecated|alias(?:es)? (?:for|of|to)|obsolete|not implemented)\b"
+    r"|^(?:see|same as|like|(?:in|out)puts? shape)\b",
+    re.IGNORECASE,
+)
 _MARKUP = (
     (re.compile(r"\[(`?[^\]\[]+`?)\]\((?:[^()]|\([^()]*\))*\)"), r"\1"),  # [text](url)
     (re.compile(r"\[(`[^`\]]+`)\]"), r"\1"),  # [`Name`]
@@ -27,7 +32,8 @@ _MARKUP = (
     (re.compile(r"``([^`]+)``"), r"`\1`"),
     (re.compile(r"`([^`]+)`__?(?!\w)"), r"\1"),  # `text`_
     (re.compile(r"\s*\[(?:\d+|[A-Z]\w*\d{2,4}\w?)\]_"), ""),  # [1]_
-    (re.compile(r"\s*<?https?://\S+?>?(?=[\s.,;:)]|$)"), ""),
+    (re.compile(r"\s*<?https?://[^\s<>)]*[^\s<>).,;:]>?"), ""),
+    (re.compile(r"(?<!\w)`([^`'\s]+)'"), r"'\1'"),  # `name' of older texts
     (re.compile(r"\*\*([^*\s][^*]*)\*\*"), r"\1"),
     (re.compile(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])"), r"\1"),
     (re.compile(r"<[|/]?\w+[^<>]{0,40}>"), ""),  # <Tip>, </Tip>
@@ -79,7 +85,7 @@ def is_prose(text: str, shortest: int) -> bool:
     return (
         len(text.split()) >= shortest
         and re.match(r"[A-Za-z`\"'(]", text) is not None
-        and not text.endswith(":")
+        and not text.endswith((":", ",", ";"))
         and letters >= 0.75 * len(text)
         and not re.search(r"\{\w*\}|>>>| - .* - |={2,}|\s\|\s|:\w+:", text)
     )
@@ -114,7 +120,7 @@ def prose(docstring: str) -> Prose | None:
     Refused: fewer than 5 or more than 60 words, sections and signatures, deprecated names, aliases and references.
     """
     texts = [_text(block) for block in _blocks(docstring)]
-    if texts and _SIGNATURE.match(texts[0]) and "(" in texts[0]:
+    while texts and _SIGNATURE.match(texts[0]):
         texts = texts[1:]
     if not texts:
         return None
@@ -122,7 +128,7 @@ def prose(docstring: str) -> Prose | None:
     if (
         not is_prose(description, SHORTEST_DESCRIPTION)
         or len(description.split()) > LONGEST_DESCRIPTION
-        or _REPEATED.search(description)
+        or _UNINFORMATIVE.search(description)
     ):
         return None
     return Prose(
