@@ -21,6 +21,7 @@ class Generative:
 
     slots = 0
     document_slots = 0
+    similarity = "cosine"
     roles = ()
 
     @property

@@ -1,0 +1,190 @@
+"""The one place where a config becomes objects. Beyond it nobody reads `config[...]` to decide the science."""
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from hydra.errors import HydraException
+from hydra.utils import get_class, instantiate
+from omegaconf import OmegaConf
+
+from experiments.errors import nearest
+from unified_lm.attention import Plan
+from unified_lm.attention.kernels import choose
+from unified_lm.backbones import Backbone
+from unified_lm.methods.untrained import Untrained
+from unified_lm.prompts import Template
+from unified_lm.training.loop import Runtime
+from unified_lm.training.optimizer import Optim
+
+PARTS = ("method", "backbone", "attention", "trainable", "template", "data", "optim")
+AUTOCAST = (None, "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Most tokens of each kind of text; the text gives way, its template never does."""
+
+    query: int
+    document: int
+    answer: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"lengths.{field.name}={getattr(self, field.name)} leaves no text; use 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How a model is put to its suites: `slots`: whether they stand before the answer when it generates."""
+
+    slots: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All parts of a run. Constructing it refuses what cannot work, naming both options and the way out."""
+
+    name: str
+    seed: int
+    data_seed: int
+    method: Any
+    backbone: Any
+    attention: Plan
+    trainable: Any
+    template: Template
+    lengths: Lengths
+    data: Any
+    optim: Optim
+    autocast: str | None
+    slots_start: str
+    evals: Mapping[str, Any]
+    scoring: Scoring
+    runtime: Runtime
+    device: str
+    kernel: str
+    processes: int
+    chained: bool
+
+    def __post_init__(self) -> None:
+        if self.autocast not in AUTOCAST:
+            raise ValueError(
+                f"autocast={self.autocast} is unknown; use bfloat16, float16 or null (the weights' own dtype)"
+            )
+        if self.processes != 1:
+            raise ValueError(f"launch.processes={self.processes}: training runs in one process; use launch=one")
+        choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
+        if not self.ours and (self.trains or self.chained):
+            what = "a parent" if self.chained else f"method {type(self.method).__name__}"
+            raise ValueError(
+                f"backbone {type(self.backbone).__name__} is scored as it comes and {what} would train it; "
+                "use method=none without a parent, or a decoder as backbone"
+            )
+
+    @property
+    def trains(self) -> bool:
+        return not isinstance(self.method, Untrained)
+
+    @property
+    def ours(self) -> bool:
+        """Whether the backbone is a decoder that becomes a `UnifiedLM`, not a model or a search that is only scored."""
+        return isinstance(self.backbone, Backbone)
+
+
+def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experiment:
+    """The experiment of a resolved config; `chained`: it starts from a parent's checkpoint.
+
+    Raises `ValueError` for a wrong name, a wrong value or a combination that cannot work.
+    """
+    runtime = dict(config["runtime"])
+    wanted = runtime.pop("device")
+    return Experiment(
+        **{name: build(config[name], name) for name in PARTS},
+        name=config["name"],
+        seed=config["seed"],
+        data_seed=config["data_seed"],
+        lengths=made(Lengths, config["lengths"], "lengths"),
+        autocast=config["autocast"],
+        slots_start=config["slots"]["start"],
+        evals={name: build(suite, f"evals.{name}") for name, suite in config["evals"].items()},
+        scoring=made(Scoring, config["scoring"], "scoring"),
+        runtime=made(Runtime, runtime, "runtime"),
+        device=device(wanted),
+        kernel=config["kernel"],
+        processes=config["launch"]["processes"],
+        chained=chained,
+    )
+
+
+def device(wanted: str) -> str:
+    """cpu or cuda.
+
+    Raises `ValueError` for a device that is not there.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    if wanted == "auto":
+        return "cuda" if there else "cpu"
+    if wanted not in ("cpu", "cuda"):
+        raise ValueError(f"runtime.device={wanted} is unknown; use auto, cpu or cuda")
+    if wanted == "cuda" and not there:
+        raise ValueError("runtime.device=cuda, but torch sees no CUDA GPU; use runtime.device=cpu or scale=mini")
+    return wanted
+
+
+def build(node: Any, place: str) -> Any:
+    """The object of a node with `_target_`s, every name and enumerated value checked first."""
+    check(node, place)
+    try:
+        return instantiate(OmegaConf.create(node), _convert_="all")
+    except HydraException as error:
+        cause = error.__cause__
+        if isinstance(cause, ValueError | OSError):
+            raise ValueError(str(cause)) from error
+        raise
+
+
+def made(cls: type, values: Mapping[str, Any], place: str) -> Any:
+    check_fields(cls, values, place)
+    return cls(**values)
+
+
+def check(node: Any, place: str) -> None:
+    """Refuse a field that a dataclass does not have and a value that is none of its options, with the nearest name."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            cls = get_class(node["_target_"])
+            if is_dataclass(cls):
+                check_fields(cls, {key: value for key, value in node.items() if not key.startswith("_")}, place)
+        for key, value in node.items():
+            check(value, f"{place}.{key}")
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            check(value, f"{place}.{number}")
+
+
+def check_fields(cls: type, values: Mapping[str, Any], place: str) -> None:
+    known = {field.name: field for field in fields(cls) if field.init}
+    types = typing.get_type_hints(cls)
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{place}.{name} does not exist{nearest(name, known)}; it has: {', '.join(known)}")
+        check_value(types[name], value, f"{place}.{name}")
+
+
+def check_value(wanted: Any, value: Any, place: str) -> None:
+    """Literal options, and numbers that are texts; everything else is the class's own business."""
+    if typing.get_origin(wanted) is Literal and value not in typing.get_args(wanted):
+        options = [str(option) for option in typing.get_args(wanted)]
+        raise ValueError(f"{place}={value} is unknown{nearest(str(value), options)}; use one of {', '.join(options)}")
+    for kind, allowed, said in (
+        (int, (int,), "a whole number"),
+        (float, (int, float), "a number"),
+        (bool, (bool,), "true or false"),
+    ):
+        wrong = not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool))
+        if wanted is kind and wrong:
+            raise ValueError(f"{place}={value!r} is not {said}")

@@ -1,0 +1,131 @@
+"""One command line becomes one resolved configuration. Imports neither torch nor a benchmark library."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from experiments.errors import HYDRA_ERRORS, UsageError, explained
+from experiments.places import CONF
+
+INHERITED = ("backbone", "scale")  # with the seed, all that a parent takes from its child
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A composed command line: `config` without Hydra's own node, the option chosen in each group, the overrides."""
+
+    config: DictConfig
+    choices: Mapping[str, Any]
+    overrides: tuple[str, ...]
+
+    def with_seed(self, seed: int) -> "Job":
+        """The same job at another seed; what interpolates the seed follows."""
+        config = self.config.copy()
+        config.seed = seed
+        overrides = (*(o for o in self.overrides if not o.startswith("seed=")), f"seed={seed}")
+        return replace(self, config=config, overrides=overrides)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Plain values, interpolations resolved.
+
+        Raises `UsageError` for a value that is still missing.
+        """
+        try:
+            return OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
+        except HYDRA_ERRORS as error:
+            raise explained(error, lambda: dotted(self.config)) from error
+
+
+def compose(overrides: Sequence[str]) -> Job:
+    """The configuration of a command line.
+
+    Raises `UsageError`, in one line with the nearest name, for a name, an option or a value that does not exist.
+    """
+    try:
+        config = composed(overrides)
+    except HYDRA_ERRORS as error:
+        raise explained(error, settings) from error
+    except ValueError as error:  # a group given a number
+        raise UsageError(f"{error}: {' '.join(overrides)}") from error
+    choices = {group: choice for group, choice in config.hydra.runtime.choices.items() if "hydra/" not in group}
+    for group in ("experiment", "scale"):
+        refuse_hydra_settings(group, choices[group])
+    with open_dict(config):
+        del config["hydra"]
+    job = Job(config=config, choices=choices, overrides=tuple(overrides))
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise UsageError(f"seed={config.seed} is no whole number")
+    return job
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition, also from within a Hydra job, whose global state it leaves as it was."""
+    state = GlobalHydra.instance()
+    outer, state.hydra = state.hydra, None
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def parent_of(job: Job) -> Job | None:
+    """The stage that this job starts from: its own experiment at the child's seed, scale and backbone."""
+    name = job.config.parent
+    if name is None:
+        return None
+    inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
+    given = list(job.config.parent_overrides)
+    parent = compose([f"experiment={name}", *inherited, f"seed={job.config.seed}", *given])
+    if not any(o.lstrip("+~").startswith("backbone") for o in given):
+        parent.config.backbone = job.config.backbone
+    return parent
+
+
+def options(group: str) -> list[str]:
+    """The files of a group of conf/."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def groups() -> list[str]:
+    return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "table")
+
+
+@cache
+def settings() -> tuple[str, ...]:
+    """Every name that an override may have: groups, and the leaves of the default configuration."""
+    config = composed([])
+    with open_dict(config):
+        del config["hydra"]
+    return (*groups(), *dotted(config))
+
+
+def dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted names of a config's nodes."""
+    if OmegaConf.is_dict(node):
+        for key in node:
+            yield f"{prefix}{key}"
+            if not OmegaConf.is_missing(node, key):
+                yield from dotted(node._get_node(key), f"{prefix}{key}.")
+
+
+def refuse_hydra_settings(group: str, choice: str | None) -> None:
+    """Hydra reads launcher and sweeper before it reads an experiment, so setting them there would do nothing."""
+    if choice is None or not isinstance(choice, str):
+        return
+    raw = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
+    entries = [key for entry in raw.get("defaults", []) if isinstance(entry, dict) for key in entry]
+    inside = [key.removeprefix("override").strip().lstrip("/") for key in entries if "hydra/" in key]
+    if inside or "hydra" in raw:
+        what = inside[0] if inside else "hydra." + next(iter(raw["hydra"]))
+        raise UsageError(
+            f"conf/{group}/{choice}.yaml sets {what}, which Hydra ignores there; give it on the command line: {what}=…"
+        )

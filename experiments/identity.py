@@ -1,0 +1,135 @@
+"""What was run decides where it is; time, place and machine never do."""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from hydra.utils import get_class, instantiate
+from omegaconf import OmegaConf
+
+from experiments.compose import Job, parent_of
+from experiments.errors import UsageError, first_line
+from experiments.places import runs
+from unified_lm.cache import folder_digest
+
+HOW_NOT_WHAT = frozenset(
+    {"runtime", "launch", "kernel", "logging", "evals", "scoring", "name", "parent", "parent_overrides"}
+)
+PLACES = frozenset({"path", "folder", "data_dir", "data_mirror"})  # for a data source its fingerprint tells the content
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A job that knows who it is. `identity` is the whole digest of its science, `run_id` the readable name of it."""
+
+    job: Job
+    config: dict[str, Any]
+    identity: str
+    parent: "Run | None"
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.config['name']}-s{self.config['seed']}-{self.identity[:10]}"
+
+    @property
+    def folder(self) -> Path:
+        return runs() / self.run_id
+
+    @property
+    def command(self) -> str:
+        """What a user types to make this run."""
+        return " ".join(["python -m experiments.run", *map(shlex.quote, self.job.overrides)])
+
+
+def identify(job: Job, *, above: tuple[str, ...] = ()) -> Run:
+    """The run of a job, its parents identified first. Reads no data and imports no torch.
+
+    Raises `UsageError` for a chain of parents that comes back to where it began, and for data that is not there.
+    """
+    name = str(job.choices.get("experiment") or job.config.name)
+    if name in above:
+        raise UsageError(f"parents form a circle: {' -> '.join([*above, name])}; one of them must have parent=null")
+    older = parent_of(job)
+    parent = None if older is None else identify(older, above=(*above, name))
+    config = settled(job.resolved)
+    if not re.fullmatch(r"[\w.+-]+", str(config["name"])):
+        raise UsageError(f"name={config['name']!r} becomes a folder: use letters, digits and . _ + - only")
+    content = science(config) | ({} if parent is None else {"parent": parent.run_id})
+    return Run(job=job, config=config, identity=digest(content), parent=parent)
+
+
+def settled(node: Any) -> Any:
+    """Paths made absolute once, here, so that no later process depends on its working directory."""
+    if isinstance(node, list):
+        return [settled(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: str(Path(value).expanduser().absolute()) if key in PLACES and isinstance(value, str) else settled(value)
+        for key, value in node.items()
+    }
+
+
+def science(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The scientific content of a resolved config, with the data named by its fingerprints."""
+    content = {key: what(value) for key, value in config.items() if key not in HOW_NOT_WHAT | {"data", "backbone"}}
+    return content | {"data": sources(config["data"]), "backbone": weights(config["backbone"])}
+
+
+def what(node: Any) -> Any:
+    """Class names without their modules, so that moving a file orphans no result; 1.0 and 1 are one number."""
+    if isinstance(node, Mapping):
+        return {key: value.rpartition(".")[2] if key == "_target_" else what(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [what(value) for value in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
+
+
+def sources(node: Any) -> Any:
+    """`what`, with the fingerprint of each data source in place of the path it lies at."""
+    if isinstance(node, list):
+        return [sources(value) for value in node]
+    if not isinstance(node, dict):
+        return what(node)
+    target = node.get("_target_")
+    if target is None or not hasattr(located(target), "fingerprint"):
+        return {key: value.rpartition(".")[2] if key == "_target_" else sources(value) for key, value in node.items()}
+    try:
+        fingerprint = instantiate(OmegaConf.create(node), _convert_="all").fingerprint()
+    except (HydraException, OSError, ValueError) as error:
+        raise UsageError(f"data: {first_line(str(error.__cause__ or error))}") from error
+    return what({key: value for key, value in node.items() if key not in PLACES}) | {"fingerprint": fingerprint}
+
+
+def weights(node: Mapping[str, Any]) -> Any:
+    """`what`, with the content of a local folder in place of its path."""
+    folders = {
+        key: Path(node[key]).expanduser()
+        for key in ("id", "model")
+        if isinstance(node.get(key), str) and Path(node[key]).expanduser().is_dir()
+    }
+    return what(node) | {key: folder_digest(folder) for key, folder in folders.items()}
+
+
+def located(target: str) -> type:
+    try:
+        return get_class(target)
+    except (ImportError, ValueError, HydraException) as error:
+        raise UsageError(f"_target_: {target} cannot be imported: {first_line(str(error))}") from error
+
+
+def digest(content: Any) -> str:
+    """sha256 of JSON with sorted keys.
+
+    Raises `UsageError` for NaN or infinity, which are equal to nothing.
+    """
+    try:
+        return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    except ValueError as error:
+        raise UsageError(f"a setting is not a finite number or a text: {error}") from error

@@ -1,0 +1,44 @@
+"""Bars for a person at a terminal, a line now and then for a log."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tqdm import tqdm
+
+LOG_SECONDS = 15.0
+
+
+def bar(total: int, label: str, *, done: int = 0) -> tqdm:
+    """A bar on stderr that redraws twice a second on a terminal and prints a line every 15 seconds elsewhere."""
+    terminal = sys.stderr.isatty()
+    return tqdm(
+        total=total,
+        initial=done,
+        desc=label,
+        file=sys.stderr,
+        dynamic_ncols=terminal,
+        mininterval=0.5 if terminal else LOG_SECONDS,
+        bar_format="{desc} {n_fmt}/{total_fmt} |{bar:20}| {elapsed} elapsed, {remaining} left{postfix}",
+        leave=True,
+    )
+
+
+def training(steps: int) -> tuple[tqdm, Callable[[Mapping[str, Any]], None]]:
+    """A bar of training steps, and the function that shows a logged row on it: loss and tokens a second."""
+    shown = bar(steps, "train")
+
+    def advance(row: Mapping[str, Any]) -> None:
+        shown.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
+        shown.update(row["step"] - shown.n)
+
+    return shown, advance
+
+
+def scoring(suite: str) -> Callable[[str, int, int], None]:
+    """What a suite calls when task i of n begins."""
+
+    def begin(task: str, number: int, count: int) -> None:
+        print(f"score {suite}: task {number} of {count}, {task}", file=sys.stderr, flush=True)
+
+    return begin

@@ -1,0 +1,193 @@
+"""The run directory: the truth about a run, with nothing of it anywhere else.
+
+config.yaml (resolved), overrides.txt, metrics.jsonl, checkpoint/, record.json, worker.log. `status` of a record:
+started, trained (a checkpoint stands, scores are missing), finished, failed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from experiments.errors import UsageError
+from experiments.files import write, write_json
+from experiments.identity import Run, digest, sources, what
+from experiments.places import shown
+from experiments.provenance import SCORING, git, versions
+
+RECORD = "record.json"
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """The record of a run directory, or None where there is none.
+
+    Raises `UsageError` for a file that is no record.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["run_id"], record["status"], record["scores"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no record ({error!r}); move it away and run again") from error
+    return record
+
+
+def begin(run: Run) -> dict[str, Any]:
+    """Open the directory of a run, new or to be continued, and write down what is about to be run.
+
+    Raises `UsageError` where the directory belongs to something else: nothing of another identity is overwritten.
+    """
+    record = read(run.folder)
+    if record is None:
+        strangers = [path.name for path in run.folder.glob("[!.]*")] if run.folder.exists() else []
+        if strangers:
+            raise UsageError(f"{shown(run.folder)} holds {strangers[0]} but no {RECORD}: move it away")
+        record = blank(run)
+    if record.get("identity") != run.identity:
+        raise UsageError(
+            f"{shown(run.folder)} holds a run of another identity, which is never overwritten: move it away"
+        )
+    record |= {"config": run.config}
+    write_json(run.folder / RECORD, record)
+    write(run.folder / "config.yaml", yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
+    write(run.folder / "overrides.txt", "".join(f"{override}\n" for override in run.job.overrides))
+    return record
+
+
+def blank(run: Run) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "identity": run.identity,
+        "name": run.config["name"],
+        "seed": run.config["seed"],
+        "parent": None if run.parent is None else run.parent.run_id,
+        "choices": dict(run.job.choices),
+        "config": run.config,
+        "git": git(),
+        "versions": versions(),
+        "hardware": None,
+        "threads": None,
+        "wall_s": None,
+        "device_hours": None,
+        "digest": None,
+        "step": None,
+        "losses": {},
+        "corpus_fingerprints": fingerprints(run),
+        "wandb_id": None,
+        "suites": {},
+        "scores": [],
+        "status": "started",
+        "error": None,
+    }
+
+
+def fingerprints(run: Run) -> dict[str, str]:
+    """Dotted place in the config -> fingerprint of the data source there."""
+
+    def found(node: Any, place: str) -> Iterator[tuple[str, str]]:
+        children: Iterable[tuple[Any, Any]] = ()
+        if isinstance(node, dict):
+            if "fingerprint" in node:
+                yield place, node["fingerprint"]
+            children = node.items()
+        elif isinstance(node, list):
+            children = enumerate(node)
+        for key, value in children:
+            yield from found(value, f"{place}.{key}")
+
+    return dict(found(sources(run.config["data"]), "data"))
+
+
+def change(folder: Path, **fields: Any) -> dict[str, Any]:
+    """Replace fields of a record that is there."""
+    record = read(folder)
+    if record is None:
+        raise UsageError(f"{shown(folder)} has no {RECORD}")
+    record |= fields
+    write_json(folder / RECORD, record)
+    return record
+
+
+def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
+    """Suite -> digest of all that a run decides about it: its settings, the libraries and the checkpoint."""
+    libraries = versions(SCORING)
+    return {name: digest([what(suite), libraries, checkpoint])[:16] for name, suite in config["evals"].items()}
+
+
+def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a run is trained and every suite that its config asks for is scored."""
+    wanted = asked(config, record["digest"])
+    return record["status"] == "finished" and all(record["suites"].get(name) == key for name, key in wanted.items())
+
+
+def with_scores(record: Mapping[str, Any], name: str, key: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fields of a record after the suite `name` was scored: its older scores give way."""
+    again = {score["suite"] for score in scores}
+    others = [score for score in record["scores"] if score["suite"] not in again]
+    return {"scores": others + scores, "suites": {**record["suites"], name: key}}
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One process at a time works on a run; a second one waits and then finds it made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"{folder.name} is being made by another process: waiting for it", flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Metrics:
+    """metrics.jsonl, one JSON object a logged step, flushed at once and continuous over a resume."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        self.started = time.monotonic()
+        self.spent: float | None = None  # seconds that earlier attempts took for the steps that are kept
+
+    def log(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a row with its `step`; the first one drops what a killed attempt logged beyond its checkpoint."""
+        if self.spent is None:
+            kept = list(before(self.lines, row["step"]))
+            self.spent = kept[-1]["wall_s"] if kept else 0.0
+            write(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        row = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+        }
+        row["wall_s"] = round(self.spent + time.monotonic() - self.started, 2)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+        return row
+
+
+def before(lines: Iterable[str], step: int) -> Iterator[dict[str, Any]]:
+    """The rows of the steps below `step`; a line that a kill cut in two ends them."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if row["step"] < step:
+            yield row
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """All logged rows of a run."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return list(before(lines, 2**63))

@@ -1,0 +1,61 @@
+"""One experiment, or with -m a sweep: `python -m experiments.run experiment=t15_ulme scale=mini seed=0`."""
+
+import sys
+from collections.abc import Sequence
+
+from experiments.compose import compose, groups, options
+from experiments.errors import UsageError, told
+from experiments.execute import ensure
+from experiments.identity import identify
+
+USAGE = """\
+usage: python -m experiments.run [-m] [--cfg] name=value ...
+
+Trains and scores one experiment, its parents first; what is there already is not done again. Every setting of conf/ is
+an override, and a group takes the name of one of its files:
+
+{groups}
+
+examples
+  python -m experiments.run experiment=t15_ulme scale=mini seed=0
+  python -m experiments.run experiment=t15_ulme scale=tiny method.slots=2 optim.learning_rate=1e-5
+  python -m experiments.run -m 'experiment=glob(t15_*)' scale=mini seed=0,1,2
+  python -m experiments.run -m experiment=t15_ulme seed=0,1 hydra/launcher=joblib
+
+options
+  -m, --multirun   every combination of comma-separated values, range(..) and glob(..); Hydra's launchers and sweepers
+  --cfg            print the run id and the composed configuration, and stop
+  -h, --help       this text
+
+Results: outputs/runs/<run id>/record.json (UNIFIED_LM_OUTPUTS moves outputs/)."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = set(flags) - {"-m", "--multirun", "-h", "--help", "--cfg"}
+    if unknown:
+        raise UsageError(f"unknown option {min(unknown)}; a setting is written name=value, see --help")
+    if {"-h", "--help"} & set(flags):
+        print(help_text())
+        return 0
+    if {"-m", "--multirun"} & set(flags):
+        from experiments.sweep import sweep
+
+        return sweep(overrides)
+    run = identify(compose(overrides))
+    if "--cfg" in flags:
+        import yaml
+
+        print(f"# {run.run_id}\n{yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)}", end="")
+        return 0
+    return ensure(run)
+
+
+def help_text() -> str:
+    lines = [f"  {group + '=':<12} {', '.join(options(group))}" for group in groups()]
+    return USAGE.format(groups="\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(told(main)())

@@ -1,0 +1,170 @@
+"""Train and score one run directory: `python -m experiments.worker RUN_DIR`. Started by `experiments.run`, not by hand.
+
+Exit codes: 0 done, 2 refused (one line says why), 1 failed. worker.log in the run directory holds every traceback.
+"""
+
+import faulthandler
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from experiments import progress, record
+from experiments.build import Experiment, from_config
+from experiments.errors import USAGE, first_line
+from experiments.places import runs, shown
+from experiments.provenance import git, hardware, versions
+from experiments.subject import Built, built, restore, subject
+from experiments.track import Off, Tracker, tracker
+from unified_lm.training.loop import TrainResult, train
+
+log = logging.getLogger("experiments")
+
+
+def main(folder: Path) -> int:
+    keep_log(folder)
+    entry = record.read(folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    try:
+        experiment = from_config(config, chained=entry["parent"] is not None)
+        made = prepare(experiment, entry)
+    except (ValueError, OSError) as error:
+        log.exception("refused")
+        record.change(folder, status="failed", error=str(error))
+        print(f"error: {first_line(str(error))}", file=sys.stderr)
+        return USAGE
+    mirror: Tracker = Off()
+    try:
+        mirror = tracker(entry, folder, record.history(folder))
+        entry = record.change(folder, **circumstances(), wandb_id=mirror.id, error=None)
+        if entry["digest"] is None:
+            entry = learn(experiment, made, entry, folder, mirror)
+        elif made is not None and experiment.trains:
+            restore(made.model, folder, entry["run_id"])
+        entry = score(experiment, made, entry, folder, mirror)
+        record.change(folder, status="finished")
+        mirror.finish(failed=False)
+    except KeyboardInterrupt:
+        mirror.finish(failed=True)
+        return 130
+    except Exception as error:
+        log.exception("failed")
+        record.change(folder, status="failed", error=f"{type(error).__name__}: {first_line(str(error))}")
+        mirror.finish(failed=True)
+        print(
+            f"failed: {type(error).__name__}: {first_line(str(error))} (traceback in {shown(folder / 'worker.log')})",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
+    """Threads, seed and model; None for a backbone that is only scored."""
+    if experiment.runtime.threads:
+        torch.set_num_threads(experiment.runtime.threads)
+    torch.manual_seed(experiment.seed)
+    if not experiment.ours:
+        return None
+    made = built(experiment)
+    if entry["parent"] is not None:
+        restore(made.model, runs() / entry["parent"], entry["parent"])
+    return made
+
+
+def circumstances() -> dict[str, Any]:
+    return {"git": git(), "versions": versions(), "hardware": hardware(), "threads": torch.get_num_threads()}
+
+
+def learn(
+    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
+) -> dict[str, Any]:
+    """Train where there is something to train, and write down where that ended."""
+    if made is None or not experiment.trains:
+        digest = record.digest(identity_of(experiment))[:16]
+        return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
+    metrics = record.Metrics(folder)
+    bar, advance = progress.training(experiment.optim.last_step)
+
+    def on_log(row: dict[str, Any]) -> None:
+        advance(row)
+        row = metrics.log(row)
+        if row["step"] % entry["config"]["logging"]["every"] == 0 or row["step"] == experiment.optim.last_step:
+            mirror.log(row)
+
+    result = trained(experiment, made, entry, folder, on_log)
+    bar.close()
+    rows = record.history(folder)
+    seconds = rows[-1]["wall_s"] if rows else result.wall_s
+    return record.change(
+        folder,
+        digest=result.digest,
+        step=result.step,
+        wall_s=round(seconds, 2),
+        device_hours=round(seconds / 3600 * experiment.processes, 4),
+        losses={key: value for key, value in rows[-1].items() if key in {"loss", *experiment.method.weights}}
+        if rows
+        else {},
+        status="trained",
+    )
+
+
+def trained(experiment: Experiment, made: Built, entry: dict[str, Any], folder: Path, on_log: Any) -> TrainResult:
+    return train(
+        model=made.model,
+        method=experiment.method,
+        form=made.form,
+        batches=experiment.data.batches(experiment.data_seed),
+        optim=experiment.optim,
+        seed=experiment.seed,
+        runtime=experiment.runtime,
+        folder=folder / "checkpoint",
+        identity=entry["run_id"],
+        on_log=on_log,
+        complain=log.warning,
+    )
+
+
+def identity_of(experiment: Experiment) -> dict[str, Any]:
+    """What stands for the weights of a model that is not trained here."""
+    backbone = experiment.backbone
+    return {"backbone": backbone.fingerprint() if experiment.ours else dict(backbone.identity)}
+
+
+def score(
+    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
+) -> dict[str, Any]:
+    """Score the suites that are asked for and not there yet, writing after each."""
+    wanted = record.asked(entry["config"], entry["digest"])
+    subjected = subject(experiment, made, entry["digest"], entry["step"])
+    for name, suite in experiment.evals.items():
+        if entry["suites"].get(name) == wanted[name]:
+            continue
+        began = time.monotonic()
+        scores = [
+            one.to_dict() for one in suite.score(subjected, folder=folder / "scores", progress=progress.scoring(name))
+        ]
+        entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores))
+        mirror.scores(scores)
+        print(f"score {name}: {len(scores)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return entry
+
+
+def keep_log(folder: Path) -> None:
+    """worker.log: warnings, tracebacks, and the stacks of a crash in native code."""
+    file = (folder / "worker.log").open("a", encoding="utf-8")
+    faulthandler.enable(file)
+    logging.basicConfig(
+        level=logging.WARNING, stream=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    log.setLevel(logging.INFO)
+    log.info("pid %d: %s", os.getpid(), folder.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
