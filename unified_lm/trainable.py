@@ -1,0 +1,228 @@
+"""Which parameters learn: sets of modules, or low-rank adapters beside frozen ones.
+
+Parts are found by the structure of the decoder (its layers' attention and feed-forward modules, its embeddings), not by
+names in a state dict. Whatever stands outside the backbone (slots) always learns.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from unified_lm.model import UnifiedLM
+
+PARTS = ("all", "ffn", "attention", "embeddings", "slots")
+TARGETS = ("ffn", "attention")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainable:
+    """The parameters of these parts learn, the others are frozen.
+
+    ``ffn`` and ``attention`` are the layers' feed-forward and attention matrices (with their biases); norms belong to
+    ``all`` alone. ``embeddings`` is the input matrix: where the head is tied to it the head learns too, where it is not
+    the head belongs to ``all`` alone. ``slots`` alone freezes the backbone.
+    """
+
+    parts: Sequence[str]
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.parts if part not in PARTS]
+        if unknown or not self.parts:
+            raise ValueError(f"trainable.parts={list(self.parts)}: give one or more of {', '.join(PARTS)}")
+        if "all" in self.parts and len(self.parts) > 1:
+            raise ValueError(
+                f"trainable.parts={list(self.parts)}: `all` holds every other part; use [all] or leave it out"
+            )
+
+    def apply(self, model: UnifiedLM) -> tuple[str, ...]:
+        """Set ``requires_grad`` of every parameter; the names of those that learn.
+
+        Raises ValueError for a part that the model does not have, and for a model that carries adapters.
+        """
+        _refuse_adapters(model)
+        chosen: set[int] = set()
+        for part in self.parts:
+            parameters = _parameters(model, part)
+            if not parameters:
+                raise ValueError(_matches_nothing(model, part))
+            chosen.update(id(parameter) for parameter in parameters)
+        chosen.update(id(parameter) for parameter in _outside(model))
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in chosen)
+        return learning(model)
+
+    def describe(self, model: UnifiedLM) -> dict[str, Any]:
+        """What a record says about this choice on this model, after ``apply``."""
+        return {"trainable": "+".join(self.parts), **_facts(model)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters (Hu et al., 2022) on the linear layers of ``targets``, beside a frozen backbone.
+
+    The update is ``alpha / r * B A`` (``alpha / sqrt(r) * B A`` with ``rslora``, Kalajdzievski, 2023). B starts at
+    zero, A is drawn from torch's global generator, both in float32 whatever the backbone's dtype. The backbone is
+    changed in place: its modules keep their names, an adapted layer's own weight is ``<layer>.base_layer.weight``.
+    """
+
+    r: int
+    alpha: float
+    dropout: float
+    targets: Sequence[str]
+    rslora: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [target for target in self.targets if target not in TARGETS]
+        if unknown or not self.targets:
+            raise ValueError(f"trainable.targets={list(self.targets)}: give one or both of {', '.join(TARGETS)}")
+        if self.r < 1 or not 0 <= self.dropout < 1:
+            raise ValueError(f"trainable.r={self.r} must be 1 or more and trainable.dropout={self.dropout} in [0, 1)")
+
+    def apply(self, model: UnifiedLM) -> tuple[str, ...]:
+        """Put adapters into the backbone and freeze the rest of it; the names of the parameters that learn."""
+        from peft import LoraConfig, inject_adapter_in_model  # two seconds that runs without adapters do not pay
+
+        _refuse_adapters(model)
+        wanted = {
+            id(linear) for target in self.targets for block in _blocks(model, target) for linear in _linears(block)
+        }
+        names = [name for name, module in model.backbone.named_modules() if id(module) in wanted]
+        if not names:
+            raise ValueError(_matches_nothing(model, " and ".join(self.targets)))
+        config = LoraConfig(
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            use_rslora=self.rslora,
+            target_modules=names,
+            bias="none",
+        )
+        inject_adapter_in_model(config, model.backbone)
+        new = [parameter for layer in _adapted(model) for parameter in _adapter(layer)]
+        for parameter in new:
+            parameter.data = parameter.data.float()
+        chosen = {id(parameter) for parameter in (*new, *_outside(model))}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in chosen)
+        return learning(model)
+
+    def describe(self, model: UnifiedLM) -> dict[str, Any]:
+        """What a record says about this choice on this model, after ``apply``."""
+        return {"trainable": f"lora r={self.r} alpha={self.alpha} on {'+'.join(self.targets)}", **_facts(model)}
+
+
+def learning(model: UnifiedLM) -> tuple[str, ...]:
+    """Names of the parameters that learn; a tied matrix has one name."""
+    return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+@contextmanager
+def adapters_off(model: UnifiedLM) -> Iterator[UnifiedLM]:
+    """Inside, the model computes what its backbone computed before the adapters came; slots stay as they are."""
+    layers = _adapted(model)
+    learns = [(parameter, parameter.requires_grad) for layer in layers for parameter in _adapter(layer)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield model
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, learnt in learns:
+            parameter.requires_grad_(learnt)
+
+
+@torch.no_grad()
+def merge(model: UnifiedLM) -> UnifiedLM:
+    """Add the adapters to the weights and take them out, in place: a plain decoder under its plain names.
+
+    The sum is formed in float32 and rounded once to the weight's own dtype. ValueError where there are no adapters.
+    """
+    layers = {name: module for name, module in model.backbone.named_modules() if _is_adapted(module)}
+    if not layers:
+        raise ValueError("the model has no adapters to merge; apply trainable=lora first")
+    for name, layer in layers.items():
+        base = layer.get_base_layer()
+        update = sum(layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
+        base.weight.copy_(base.weight.float() + update)
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.backbone.get_submodule(parent), leaf, base)
+    del model.backbone.peft_config
+    return model
+
+
+def _parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
+    """The parameters of one part; none where the model has no such part."""
+    if part == "all":
+        return list(model.backbone.parameters())
+    if part == "slots":
+        return list(model.slots.parameters()) if model.slots is not None else []
+    if part == "embeddings":
+        return list(model.backbone.get_input_embeddings().parameters())
+    return [
+        parameter for block in _blocks(model, part) for linear in _linears(block) for parameter in linear.parameters()
+    ]
+
+
+def _blocks(model: UnifiedLM, part: str) -> list[nn.Module]:
+    """Every layer's attention or feed-forward module, by the attribute names of transformers' decoders."""
+    attribute = {"attention": "self_attn", "ffn": "mlp"}[part]
+    layers = getattr(model.backbone.base_model, "layers", ())
+    return [getattr(layer, attribute) for layer in layers if hasattr(layer, attribute)]
+
+
+def _linears(module: nn.Module) -> list[nn.Linear]:
+    return [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
+
+
+def _outside(model: UnifiedLM) -> list[nn.Parameter]:
+    """Parameters that are not the backbone's: they were made for this run, so they always learn."""
+    inside = {id(parameter) for parameter in model.backbone.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in inside]
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    """Whether a module is a layer of peft's; it keeps the layer that it stands for as ``base_layer``."""
+    return hasattr(module, "base_layer") and hasattr(module, "lora_A")
+
+
+def _adapted(model: UnifiedLM) -> list[Any]:
+    return [module for module in model.backbone.modules() if _is_adapted(module)]
+
+
+def _adapter(layer: Any) -> list[nn.Parameter]:
+    """The matrices A and B of a layer's adapter."""
+    return [*layer.lora_A.parameters(), *layer.lora_B.parameters()]
+
+
+def _refuse_adapters(model: UnifiedLM) -> None:
+    if _adapted(model):
+        raise ValueError(
+            "the model already carries adapters; merge them first (unified_lm.trainable.merge), or start from its base"
+        )
+
+
+def _matches_nothing(model: UnifiedLM, part: str) -> str:
+    if part == "slots":
+        return "trainable.parts=slots, but the method has no slots; give it method.slots=N or choose another trainable="
+    return (
+        f"trainable={part} matches no parameter of {type(model.backbone).__name__}: its layers have no module of that "
+        f"kind under the usual name; choose another of {', '.join(PARTS)}"
+    )
+
+
+def _facts(model: UnifiedLM) -> dict[str, Any]:
+    """Sizes, and what becomes of the head: where it is tied to the embeddings it learns exactly when they do."""
+    rows, head = model.backbone.get_input_embeddings().weight, model.backbone.get_output_embeddings()
+    fate = "learns" if head.weight.requires_grad else "frozen"
+    learn = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "head": f"tied to the embeddings, {fate} with them" if head.weight is rows else f"separate, {fate}",
+        "slots": 0 if model.slots is None else len(model.slots),
+        "parameters_learning": sum(learn),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
