@@ -75,7 +75,7 @@ def _write(path: Path, objects: Iterable[DocumentedObject]) -> None:
 
 
 def distinct(objects: Iterable[DocumentedObject]) -> list[DocumentedObject]:
-    """Objects whose description, names aside, no earlier one has; code and paragraphs seen before are taken out of them.
+    """Objects whose description, names aside, no earlier one has; repeated code and paragraphs are taken out.
 
     Model libraries copy: without this, most in-batch negatives of a row would say what its positive says.
     """

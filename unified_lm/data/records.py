@@ -1,0 +1,139 @@
+"""What files and hub data sets share: from records of some shape to rows."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unified_lm.cache import digest
+from unified_lm.data.rows import Row
+from unified_lm.data.shapes import SHAPES, Record, columns_reader, detect, turns_to_rows
+from unified_lm.data.store import Rows, stored_rows
+from unified_lm.data.validity import ON_BAD, BadRow, accepted
+
+READER = "1"  # part of every fingerprint: raise it whenever other rows come out of the same records
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(ABC):
+    """A source that reads records of a shape. Subclasses say where the records are and what identifies them."""
+
+    shape: str = "auto"  # or a name in shapes.SHAPES; auto takes what the first record has, and holds the others to it
+    columns: Mapping[str, str] | None = None  # Row's field: the column to read it from; replaces `shape`
+    instruction: str | Sequence[str] = ""  # replaces the record's own; several take turns by row (LLM2Vec's E5 data)
+    positives: str = "first"  # of several positives; "each" makes a row of each
+    negatives: int | None = None  # at most so many a row, the first ones; None keeps all
+    document_instructions: str = "drop"  # what [instruction, text] documents bring; "prepend" puts it before the text
+    turns: str = "last"  # of a conversation's answers; "each" makes a row of each
+    every: int = 1  # keep every n-th record of a data set,
+    limit: int | None = None  # then the first n rows of it
+    on_bad: str = "refuse"  # or "skip", and count
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        self._require("positives", ("first", "each"))
+        self._require("turns", ("last", "each"))
+        self._require("document_instructions", ("drop", "prepend"))
+        self._require("on_bad", ON_BAD)
+        self._require("shape", ("auto", *SHAPES))
+        if self.columns is not None:
+            if self.shape != "auto":
+                raise ValueError(
+                    f"shape={self.shape} and columns={dict(self.columns)} both say how to read: leave one out"
+                )
+            columns_reader(self.columns)
+        if self.every < 1 or (self.limit is not None and self.limit < 1) or (self.negatives or 0) < 0:
+            raise ValueError(
+                "every and limit are at least 1 and negatives at least 0 (or none); "
+                f"got every={self.every}, limit={self.limit}, negatives={self.negatives}"
+            )
+
+    def _require(self, field: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, field) not in allowed:
+            raise ValueError(f"{field}={getattr(self, field)} is not one of {', '.join(allowed)}")
+
+    @abstractmethod
+    def origin(self) -> str:
+        """Identity of the records: a digest of their bytes, or a pinned revision."""
+
+    @abstractmethod
+    def data_sets(self) -> Iterable[tuple[str, Iterable[tuple[str, Any]]]]:
+        """(name of a data set, its (place, record) pairs); a record that cannot be read is a BadRow."""
+
+    def fingerprint(self) -> str:
+        return f"{self.origin()}#{digest(READER, *self._asked())}"
+
+    def _asked(self) -> list[str]:
+        return [f"{field}={getattr(self, field)!r}" for field in Records.__dataclass_fields__]
+
+    def rows(self) -> Rows:
+        """The rows, read and checked once a fingerprint. Raises ValueError that names place and field of a bad one."""
+        return stored_rows(self.fingerprint(), self._read)
+
+    def _read(self, notes: dict[str, int]) -> Iterator[Row]:
+        instructions = [self.instruction] if isinstance(self.instruction, str) else list(self.instruction)
+        for name, records in self.data_sets():
+            reader = self._reader(name, notes)
+            rows = accepted(itertools.islice(records, 0, None, self.every), reader, self.on_bad, notes)
+            for number, row in enumerate(itertools.islice(rows, self.limit)):
+                instruction = instructions[number % len(instructions)] if any(instructions) else row.instruction
+                yield replace(row, source=name, instruction=instruction)
+        for note, count in notes.items():
+            log.info("%s: %s in %d records", self.name or self.origin(), note, count)
+
+    def _reader(self, name: str, notes: dict[str, int]) -> Callable[[Any], list[Row]]:
+        """Reads records of one data set; with shape=auto the first record decides for all."""
+        chosen: list[Callable[[Mapping[str, Any]], Record]] = []
+        if self.columns is not None:
+            chosen.append(columns_reader(self.columns))
+
+        def read(record: Any) -> list[Row]:
+            if not isinstance(record, Mapping):
+                raise BadRow("(the record)", f"is of type {type(record).__name__}, not a mapping of fields")
+            if not chosen:
+                shape = detect(record) if self.shape == "auto" else self.shape
+                log.info(
+                    "%s: read as shape=%s%s", name, shape, " (by its first record)" if self.shape == "auto" else ""
+                )
+                chosen.append(SHAPES[shape].read)
+            return self._expand(chosen[0](record), notes)
+
+        return read
+
+    def _expand(self, record: Record, notes: dict[str, int]) -> list[Row]:
+        """The rows of a record."""
+
+        def note(what: str) -> None:
+            notes[what] = notes.get(what, 0) + 1
+
+        if record.turns:
+            return turns_to_rows(record.turns, self.turns)
+        if any(instruction for instruction, _ in (*record.positives, *record.negatives)):
+            note(
+                "document instructions dropped"
+                if self.document_instructions == "drop"
+                else "document instructions kept"
+            )
+        row = Row(
+            query=record.query,
+            instruction=record.instruction,
+            negatives=tuple(self._document(negative) for negative in record.negatives[: self.negatives]),
+            answer=record.answer,
+            text=record.text,
+        )
+        if not record.positives:
+            return [row]
+        if len(record.positives) > 1 and self.positives == "first":
+            note("further positives dropped")
+        positives = record.positives if self.positives == "each" else record.positives[:1]
+        return [replace(row, positive=self._document(positive)) for positive in positives]
+
+    def _document(self, passage: tuple[str, str]) -> str:
+        instruction, text = passage
+        return f"{instruction} {text}" if instruction and self.document_instructions == "prepend" else text

@@ -1,0 +1,213 @@
+"""The shapes in which public data sets write their rows, each read into one neutral form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unified_lm.data.rows import Row
+from unified_lm.data.validity import BadRow, checked_text
+
+ROLES = {
+    "system": "system", "user": "user", "human": "user", "prompter": "user",
+    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant",
+    "tool": "tool", "function": "tool", "observation": "tool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A row as it was written, before it is decided what becomes of several positives, several turns and instructions."""
+
+    query: str = ""
+    instruction: str = ""
+    positives: tuple[tuple[str, str], ...] = ()  # (instruction, text)
+    negatives: tuple[tuple[str, str], ...] = ()
+    turns: tuple[tuple[str, str], ...] = ()  # (role, content)
+    answer: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Fields by which a shape is recognised, with the type of each, and the function that reads it."""
+
+    fields: Mapping[str, type | tuple[type, ...]]
+    read: Callable[[Mapping[str, Any]], Record]
+
+
+def detect(record: Mapping[str, Any]) -> str:
+    """Name of the first shape that has all its fields in a record; ValueError if there is none."""
+    for name, shape in SHAPES.items():
+        if all(isinstance(record.get(field), kind) for field, kind in shape.fields.items()):
+            return name
+    known = "; ".join(f"{name}: {', '.join(shape.fields)}" for name, shape in SHAPES.items())
+    raise BadRow(
+        ", ".join(map(str, record)) or "(none)",
+        f"fits no shape that is known ({known}); name the columns to read, such as columns={{query: question, answer: reply}}",
+    )
+
+
+def _passages(field: str, value: Any) -> tuple[tuple[str, str], ...]:
+    """A document or list of documents: text, [instruction, text] pairs, or mappings with a text and perhaps a title."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        return (_passage(field, value),)
+    return tuple(_passage(f"{field}[{number}]", item) for number, item in enumerate(value))
+
+
+def _passage(field: str, value: Any) -> tuple[str, str]:
+    if isinstance(value, Mapping):
+        title = value.get("title") or ""
+        return "", f"{title} {checked_text(f'{field}.text', value.get('text'))}".strip()
+    if isinstance(value, list | tuple):
+        if len(value) != 2 or not all(isinstance(part, str) for part in value):
+            raise BadRow(field, "is a list, but not an [instruction, text] pair")
+        return value[0].strip(), checked_text(f"{field}[1]", value[1])
+    return "", checked_text(field, value)
+
+
+def _some(field: str, value: Any) -> tuple[tuple[str, str], ...]:
+    found = _passages(field, value)
+    if not found:
+        raise BadRow(field, "is missing" if value is None else "is empty")
+    return found
+
+
+def _contrast(query: str, positive: str, negative: str) -> Callable[[Mapping[str, Any]], Record]:
+    def read(record: Mapping[str, Any]) -> Record:
+        instruction, text = _passage(query, record.get(query))
+        own = record.get("prompt") or record.get("instruction") or ""
+        if own and not isinstance(own, str):
+            raise BadRow("prompt" if record.get("prompt") else "instruction", "is not text")
+        return Record(
+            query=text,
+            instruction=instruction or own,
+            positives=_some(positive, record.get(positive)),
+            negatives=_passages(negative, record.get(negative)),
+        )
+
+    return read
+
+
+def _chat(field: str) -> Callable[[Mapping[str, Any]], Record]:
+    def read(record: Mapping[str, Any]) -> Record:
+        turns = record.get(field)
+        if not isinstance(turns, list | tuple):
+            raise BadRow(field, "is missing" if turns is None else "is not a list of turns")
+        return Record(turns=tuple(_turn(f"{field}[{number}]", turn) for number, turn in enumerate(turns)))
+
+    return read
+
+
+def _turn(field: str, turn: Any) -> tuple[str, str]:
+    """OpenAI's {"role", "content"} or ShareGPT's {"from", "value"}."""
+    if not isinstance(turn, Mapping):
+        raise BadRow(field, "is not a mapping with a role and its content")
+    role, content = ("from", "value") if "from" in turn else ("role", "content")
+    said_by = turn.get(role)
+    if said_by not in ROLES:
+        raise BadRow(f"{field}.{role}", f"is {said_by!r}, which is none of {', '.join(ROLES)}")
+    return ROLES[said_by], checked_text(f"{field}.{content}", turn.get(content))
+
+
+def _exchange(question: str, reply: str, *, material: str = "") -> Callable[[Mapping[str, Any]], Record]:
+    def read(record: Mapping[str, Any]) -> Record:
+        asked = checked_text(question, record.get(question))
+        if material and record.get(material):
+            asked = f"{asked}\n\n{checked_text(material, record[material])}"
+        system = (("system", checked_text("system", record["system"])),) if record.get("system") else ()
+        return Record(turns=(*system, ("user", asked), ("assistant", checked_text(reply, record.get(reply)))))
+
+    return read
+
+
+def _instances(record: Mapping[str, Any]) -> Record:
+    """Self-Instruct: one instruction with a list of (input, output) instances; the first is read."""
+    instances = record.get("instances")
+    if not isinstance(instances, list | tuple) or not instances or not isinstance(instances[0], Mapping):
+        raise BadRow("instances", "is not a list of mappings with 'input' and 'output'")
+    return _exchange("instruction", "output", material="input")(
+        {**instances[0], "instruction": record.get("instruction")}
+    )
+
+
+def _alternating(record: Mapping[str, Any]) -> Record:
+    """GritLM's generative rows: a list in which user and assistant take turns."""
+    turns = record.get("text")
+    if not isinstance(turns, list | tuple):
+        raise BadRow("text", "is missing" if turns is None else "is not a list in which user and assistant take turns")
+    roles = ("user", "assistant")
+    return Record(
+        turns=tuple((roles[number % 2], checked_text(f"text[{number}]", turn)) for number, turn in enumerate(turns))
+    )
+
+
+def _plain(record: Mapping[str, Any]) -> Record:
+    return Record(text=checked_text("text", record.get("text")))
+
+
+LISTS, TEXTS = (list, tuple), (str,)
+SHAPES: Mapping[str, Shape] = {
+    "messages": Shape(fields={"messages": LISTS}, read=_chat("messages")),
+    "conversations": Shape(fields={"conversations": LISTS}, read=_chat("conversations")),
+    "pos_neg": Shape(fields={"query": (str, list), "pos": (*LISTS, str)}, read=_contrast("query", "pos", "neg")),
+    "positive_negative": Shape(
+        fields={"query": TEXTS, "positive": (*LISTS, str)}, read=_contrast("query", "positive", "negative")
+    ),
+    "anchor": Shape(
+        fields={"anchor": TEXTS, "positive": (*LISTS, str)}, read=_contrast("anchor", "positive", "negative")
+    ),
+    "passages": Shape(
+        fields={"query": TEXTS, "positive_passages": LISTS},
+        read=_contrast("query", "positive_passages", "negative_passages"),
+    ),
+    "prompt_response": Shape(fields={"prompt": TEXTS, "response": TEXTS}, read=_exchange("prompt", "response")),
+    "prompt_completion": Shape(fields={"prompt": TEXTS, "completion": TEXTS}, read=_exchange("prompt", "completion")),
+    "question_answer": Shape(fields={"question": TEXTS, "answer": TEXTS}, read=_exchange("question", "answer")),
+    "instruction_output": Shape(
+        fields={"instruction": TEXTS, "output": TEXTS}, read=_exchange("instruction", "output", material="input")
+    ),
+    "instances": Shape(fields={"instruction": TEXTS, "instances": LISTS}, read=_instances),
+    "alternating": Shape(fields={"text": LISTS}, read=_alternating),
+    "text": Shape(fields={"text": TEXTS}, read=_plain),
+}
+
+
+def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Record]:
+    """Reads the named columns: `{"query": "question"}` takes Row's `query` from the column "question"."""
+    allowed = ("query", "instruction", "positive", "negatives", "answer", "text")
+    if unknown := sorted(set(columns) - set(allowed)):
+        raise ValueError(f"columns maps {unknown[0]!r}, which is none of {', '.join(allowed)}")
+
+    def optional(record: Mapping[str, Any], field: str) -> str | None:
+        return checked_text(columns[field], record.get(columns[field])) if field in columns else None
+
+    def read(record: Mapping[str, Any]) -> Record:
+        return Record(
+            query=optional(record, "query") or "",
+            instruction=(record.get(columns["instruction"]) or "") if "instruction" in columns else "",
+            positives=_some(columns["positive"], record.get(columns["positive"])) if "positive" in columns else (),
+            negatives=_passages(columns["negatives"], record.get(columns["negatives"]))
+            if "negatives" in columns
+            else (),
+            answer=optional(record, "answer"),
+            text=optional(record, "text"),
+        )
+
+    return read
+
+
+def turns_to_rows(turns: tuple[tuple[str, str], ...], which: str) -> list[Row]:
+    """One row for the last assistant turn, or one for each; what stands before the question is history."""
+    answered = [number for number, (role, _) in enumerate(turns) if role == "assistant"]
+    if not answered:
+        raise BadRow("turns", "have no assistant turn: there is nothing to generate")
+    rows = []
+    for number in answered if which == "each" else answered[-1:]:
+        if number == 0 or turns[number - 1][0] not in ("user", "tool"):
+            raise BadRow("turns", f"have an assistant turn (number {number}) that follows no user turn")
+        rows.append(Row(query=turns[number - 1][1], answer=turns[number][1], history=turns[: number - 1]))
+    return rows

@@ -1,0 +1,69 @@
+"""What a source of rows is, and rows that are given as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from unified_lm.data.rows import Row
+from unified_lm.data.store import Rows, corpus_fingerprint, rows_in_memory
+from unified_lm.data.validity import BadRow, check
+
+
+@runtime_checkable
+class Source(Protocol):
+    """One data set, or several of one origin: `Row.source` tells them apart."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fingerprint(self) -> str:
+        """Names the rows without reading them: equal fingerprints, equal rows."""
+        ...
+
+    def rows(self) -> Rows:
+        """All rows in a stable order; cached."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Rows written down where they are used: in a configuration, as mappings of Row's fields, or in a program."""
+
+    examples: Sequence[Row | Mapping[str, Any]]
+    name: str
+
+    def fingerprint(self) -> str:
+        return f"given-{corpus_fingerprint(self._checked)}"
+
+    def rows(self) -> Rows:
+        return self._rows
+
+    @cached_property
+    def _checked(self) -> list[Row]:
+        found = []
+        for number, example in enumerate(self.examples):
+            try:
+                found.append(replace(check(_as_row(example)), source=self.name))
+            except BadRow as error:
+                raise ValueError(f"{self.name}, row {number}: {error}") from error
+        return found
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return rows_in_memory(self._checked)
+
+
+def _as_row(example: Row | Mapping[str, Any]) -> Row:
+    if isinstance(example, Row):
+        return example
+    unknown = sorted(set(example) - set(Row.__dataclass_fields__))
+    if unknown:
+        raise BadRow(unknown[0], f"is no field of a row; the fields are {', '.join(Row.__dataclass_fields__)}")
+    tuples = {
+        "negatives": tuple(example.get("negatives", ())),
+        "history": tuple((role, content) for role, content in example.get("history", ())),
+    }
+    return Row(**{**example, **tuples})

@@ -1,0 +1,85 @@
+"""Which rows can be trained on, and what happens to the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from unified_lm.data.rows import Row
+
+ON_BAD = ("refuse", "skip")
+EXAMPLES_SHOWN = 3  # of skipped rows, in the log
+
+log = logging.getLogger(__name__)
+
+
+class BadRow(ValueError):
+    """A row that cannot be used, with the field at fault; whoever knows file and line adds them."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"field {field!r} {reason}")
+
+
+def checked_text(field: str, value: object) -> str:
+    """`value` if it is text that says something; BadRow otherwise."""
+    if value is None:
+        raise BadRow(field, "is missing")
+    if not isinstance(value, str):
+        raise BadRow(field, f"is of type {type(value).__name__}, not text")
+    if not value.strip():
+        raise BadRow(field, "is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(field, "holds half a surrogate pair, which no tokenizer reads") from error
+    return value
+
+
+def check(row: Row) -> Row:
+    """The row, if it has all that one of the losses needs; BadRow otherwise."""
+    if row.text is not None:
+        checked_text("text", row.text)
+        return row
+    checked_text("query", row.query)
+    if row.positive is None and row.answer is None:
+        raise BadRow("positive", "is missing, and so is 'answer': a query alone trains nothing")
+    if row.positive is None and row.negatives:
+        raise BadRow("negatives", "stand beside no positive")
+    parts = [("instruction", row.instruction or None), ("positive", row.positive), ("answer", row.answer)]
+    parts += [(f"negatives[{number}]", negative) for number, negative in enumerate(row.negatives)]
+    parts += [(f"history[{number}]", content) for number, (_, content) in enumerate(row.history)]
+    for field, value in parts:
+        if value is not None:
+            checked_text(field, value)
+    return row
+
+
+def accepted(
+    records: Iterable[tuple[str, Any]],
+    read: Callable[[Any], Iterable[Row]],
+    on_bad: str,
+    notes: dict[str, int],
+) -> Iterator[Row]:
+    """Rows of (place, record) pairs. A bad one is an error that names its place, or with `skip` is left out and counted.
+
+    A record may itself be the BadRow that its reader met. `notes["skipped"]` counts the records left out.
+    """
+    skipped = []
+    for place, record in records:
+        try:
+            if isinstance(record, BadRow):
+                raise record
+            rows = [check(row) for row in read(record)]
+        except BadRow as error:
+            if on_bad == "refuse":
+                raise ValueError(
+                    f"{place}: {error}; mend the data, or skip and count such rows with on_bad=skip"
+                ) from error
+            notes["skipped"] = notes.get("skipped", 0) + 1
+            if len(skipped) < EXAMPLES_SHOWN:
+                skipped.append(f"{place}: {error}")
+            continue
+        yield from rows
+    if skipped:
+        log.warning("left out %d bad rows, such as %s", notes["skipped"], "; ".join(skipped))
