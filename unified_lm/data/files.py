@@ -57,7 +57,8 @@ class Files(Records):
     def origin(self) -> str:
         """Digest of the files' names and bytes; where they lie does not matter."""
         files = self.files()
-        return f"files-{digest(self.name, self.sample_by, *(part for file in files for part in (file.name, file_digest(file))))}"
+        content = (part for file in files for part in (file.name, file_digest(file)))
+        return f"files-{digest(self.name, self.sample_by, *content)}"
 
     def data_sets(self) -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
         files = self.files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,11 +71,17 @@ class Records(ABC):
         return f"{self.origin()}#{digest(READER, *self._asked())}"
 
     def _asked(self) -> list[str]:
-        return [f"{field}={getattr(self, field)!r}" for field in Records.__dataclass_fields__]
+        values = {field: getattr(self, field) for field in Records.__dataclass_fields__}
+        return [f"{field}={json.dumps(value, sort_keys=True, default=list)}" for field, value in values.items()]
 
     def rows(self) -> Rows:
         """The rows, read and checked once a fingerprint. Raises ValueError that names place and field of a bad one."""
-        return stored_rows(self.fingerprint(), self._read)
+        found = stored_rows(self.fingerprint(), self._read)
+        if not found:
+            raise ValueError(
+                f"{self.name} ({self.origin()}) has no usable row: {found.notes or 'there are no records'}"
+            )
+        return found
 
     def _read(self, notes: dict[str, int]) -> Iterator[Row]:
         instructions = [self.instruction] if isinstance(self.instruction, str) else list(self.instruction)

@@ -18,7 +18,7 @@ ROLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A row as it was written, before it is decided what becomes of several positives, several turns and instructions."""
+    """A row as it was written: what becomes of several positives, turns and instructions is decided later."""
 
     query: str = ""
     instruction: str = ""
@@ -42,10 +42,10 @@ def detect(record: Mapping[str, Any]) -> str:
     for name, shape in SHAPES.items():
         if all(isinstance(record.get(field), kind) for field, kind in shape.fields.items()):
             return name
-    known = "; ".join(f"{name}: {', '.join(shape.fields)}" for name, shape in SHAPES.items())
+    known = "; ".join(" + ".join(shape.fields) for shape in SHAPES.values())
     raise BadRow(
         ", ".join(map(str, record)) or "(none)",
-        f"fits no shape that is known ({known}); name the columns to read, such as columns={{query: question, answer: reply}}",
+        f"fit no known shape ({known}); say which to read, such as columns={{query: question, answer: reply}}",
     )
 
 
@@ -69,23 +69,19 @@ def _passage(field: str, value: Any) -> tuple[str, str]:
     return "", checked_text(field, value)
 
 
-def _some(field: str, value: Any) -> tuple[tuple[str, str], ...]:
-    found = _passages(field, value)
-    if not found:
-        raise BadRow(field, "is missing" if value is None else "is empty")
-    return found
-
-
 def _contrast(query: str, positive: str, negative: str) -> Callable[[Mapping[str, Any]], Record]:
     def read(record: Mapping[str, Any]) -> Record:
         instruction, text = _passage(query, record.get(query))
+        positives = _passages(positive, record.get(positive))
+        if not positives:
+            raise BadRow(positive, "is missing" if record.get(positive) is None else "is empty")
         own = record.get("prompt") or record.get("instruction") or ""
         if own and not isinstance(own, str):
             raise BadRow("prompt" if record.get("prompt") else "instruction", "is not text")
         return Record(
             query=text,
             instruction=instruction or own,
-            positives=_some(positive, record.get(positive)),
+            positives=positives,
             negatives=_passages(negative, record.get(negative)),
         )
 
@@ -182,19 +178,23 @@ def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], 
     if unknown := sorted(set(columns) - set(allowed)):
         raise ValueError(f"columns maps {unknown[0]!r}, which is none of {', '.join(allowed)}")
 
-    def optional(record: Mapping[str, Any], field: str) -> str | None:
-        return checked_text(columns[field], record.get(columns[field])) if field in columns else None
-
     def read(record: Mapping[str, Any]) -> Record:
+        def text(field: str) -> str | None:
+            return checked_text(columns[field], record.get(columns[field])) if field in columns else None
+
+        def documents(field: str) -> tuple[tuple[str, str], ...]:
+            return _passages(columns[field], record.get(columns[field])) if field in columns else ()
+
+        positives = documents("positive")
+        if "positive" in columns and not positives:
+            raise BadRow(columns["positive"], "is missing or empty")
         return Record(
-            query=optional(record, "query") or "",
+            query=text("query") or "",
             instruction=(record.get(columns["instruction"]) or "") if "instruction" in columns else "",
-            positives=_some(columns["positive"], record.get(columns["positive"])) if "positive" in columns else (),
-            negatives=_passages(columns["negatives"], record.get(columns["negatives"]))
-            if "negatives" in columns
-            else (),
-            answer=optional(record, "answer"),
-            text=optional(record, "text"),
+            positives=positives,
+            negatives=documents("negatives"),
+            answer=text("answer"),
+            text=text("text"),
         )
 
     return read

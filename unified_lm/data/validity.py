@@ -61,7 +61,7 @@ def accepted(
     on_bad: str,
     notes: dict[str, int],
 ) -> Iterator[Row]:
-    """Rows of (place, record) pairs. A bad one is an error that names its place, or with `skip` is left out and counted.
+    """Rows of (place, record) pairs; a bad one is an error that names its place, or with "skip" left out and counted.
 
     A record may itself be the BadRow that its reader met. `notes["skipped"]` counts the records left out.
     """
