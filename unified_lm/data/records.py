@@ -122,11 +122,7 @@ class Records(ABC):
         if record.turns:
             return turns_to_rows(record.turns, self.turns)
         if any(instruction for instruction, _ in (*record.positives, *record.negatives)):
-            note(
-                "document instructions dropped"
-                if self.document_instructions == "drop"
-                else "document instructions kept"
-            )
+            note(f"document instructions: {self.document_instructions}")
         row = Row(
             query=record.query,
             instruction=record.instruction,

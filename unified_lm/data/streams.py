@@ -1,0 +1,187 @@
+"""Which rows a step sees: a pure function of (data seed, step), for any number of processes and after any restart."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from unified_lm.cache import digest
+from unified_lm.data.order import INCOMPLETE, Cut, permutation
+from unified_lm.data.rows import Row
+from unified_lm.data.sources import Source
+from unified_lm.data.store import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Data sets that fill `rows_per_step` rows of every step together."""
+
+    sources: Mapping[str, Source]  # the keys only address the sources; rows carry their data set's own name
+    rows_per_step: int
+    homogeneous: float = 0.0  # share of batches whose rows are all of one data set
+    shares: Mapping[str, float] = field(
+        default_factory=dict
+    )  # data set: the share of its rows that is used (E5: 0.1 ...)
+    incomplete: str = "drop"  # batches with too few rows at an epoch's end; "short" keeps them
+    unique: bool = False  # drop rows that say what an earlier row says, case and spaces aside
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("a stream needs at least one source")
+        if self.rows_per_step < 1:
+            raise ValueError(f"rows_per_step={self.rows_per_step} is less than 1; leave the stream out instead")
+        if not 0 <= self.homogeneous <= 1:
+            raise ValueError(f"homogeneous={self.homogeneous} is no share of batches: choose from 0 to 1")
+        if self.incomplete not in INCOMPLETE:
+            raise ValueError(f"incomplete={self.incomplete} is not one of {', '.join(INCOMPLETE)}")
+        if wrong := {name: share for name, share in self.shares.items() if not 0 < share <= 1}:
+            raise ValueError(f"shares={wrong} are no shares of a data set: choose above 0 and up to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """Several streams, each with its own rows a step: embedding and generative batch sizes are separate.
+
+    `data_seed` decides subsets and order; the model's seed does not.
+    """
+
+    streams: Mapping[str, Stream]
+    data_seed: int
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            raise ValueError("there is no stream: training needs at least one")
+
+    def fingerprint(self) -> str:
+        """Digest of the sources' fingerprints; reads no data (a file's digest is taken once)."""
+        named = sorted(
+            (name, key, source) for name, stream in self.streams.items() for key, source in stream.sources.items()
+        )
+        return digest(*(part for name, key, source in named for part in (name, key, source.fingerprint())))
+
+    def load(self) -> Batches:
+        """Read what is not cached yet and lay out the streams. Raises ValueError for a stream that fills no batch."""
+        return Batches({name: Layout(name, stream, self.data_seed) for name, stream in self.streams.items()})
+
+
+class Layout:
+    """One stream, loaded: its rows by data set and the batches of each epoch."""
+
+    def __init__(self, name: str, stream: Stream, data_seed: int) -> None:
+        self.name = name
+        self.sources: dict[str, Rows] = {key: source.rows() for key, source in stream.sources.items()}
+        self._starts = np.cumsum([0, *(len(rows) for rows in self.sources.values())]).tolist()
+        self._key = (data_seed, name)
+        self._cut = Cut(rows=stream.rows_per_step, homogeneous=stream.homogeneous, incomplete=stream.incomplete)
+        kept, self.duplicates = self._distinct() if stream.unique else (np.arange(self._starts[-1]), 0)
+        self.groups = self._by_data_set(kept, stream.shares)
+        self.size = sum(len(group) for group in self.groups.values())
+        self.outside_share = len(kept) - self.size
+        self.batches_an_epoch = self._cut.length([len(group) for group in self.groups.values()])
+        if not self.batches_an_epoch:
+            raise ValueError(
+                f"stream {name!r} has {self.size} rows in {len(self.groups)} data sets, too few for one batch of "
+                f"rows_per_step={stream.rows_per_step}; lower it, or set incomplete=short"
+            )
+        self.epoch = lru_cache(maxsize=2)(self._epoch)
+
+    def _distinct(self) -> tuple[np.ndarray, int]:
+        keys = np.concatenate([rows.keys for rows in self.sources.values()])
+        first = np.sort(np.unique(keys, return_index=True)[1])
+        return first, len(keys) - len(first)
+
+    def _by_data_set(self, kept: np.ndarray, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """Numbers of the kept rows of each data set. A share is a fixed draw, and lies within every larger share."""
+        labels: list[str] = []
+        for key, rows in self.sources.items():
+            found = rows.sources
+            if claimed := sorted(set(found) & set(labels)):
+                raise ValueError(
+                    f"stream {self.name!r}: source {key!r} repeats the data set name {claimed[0]!r}; set its name"
+                )
+            labels += found
+        names = list(dict.fromkeys(labels))
+        if unknown := sorted(set(shares) - set(names)):
+            raise ValueError(f"shares names {unknown[0]!r}, but stream {self.name!r} holds {', '.join(names)}")
+        number = {name: index for index, name in enumerate(names)}
+        codes = np.array([number[label] for label in labels])[kept]
+        groups = {}
+        for name, index in number.items():
+            group = kept[codes == index]
+            used = round(len(group) * shares.get(name, 1.0))
+            groups[name] = group[np.sort(permutation(len(group), *self._key, "share", name)[:used])]
+        return groups
+
+    def _epoch(self, epoch: int) -> list[np.ndarray]:
+        return self._cut.epoch(list(self.groups.values()), *self._key, epoch)
+
+    def numbers(self, step: int) -> list[int]:
+        """Numbers of the rows of a step, counted through the stream's sources."""
+        epoch, place = divmod(step, self.batches_an_epoch)
+        return self.epoch(epoch)[place].tolist()
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Source and index in it of a row number."""
+        position = bisect_right(self._starts, number) - 1
+        return list(self.sources)[position], number - self._starts[position]
+
+    @cached_property
+    def rows_an_epoch(self) -> int:
+        return sum(len(batch) for batch in self.epoch(0))
+
+    def counters(self, steps: int) -> dict[str, float]:
+        """Totals after `steps` steps."""
+        whole, part = divmod(steps, self.batches_an_epoch)
+        begun = sum(len(batch) for batch in self.epoch(whole)[:part]) if part else 0
+        return {
+            "rows_seen": whole * self.rows_an_epoch + begun,
+            "epoch": steps / self.batches_an_epoch,
+            "rows": self.size,
+            "skipped": sum(rows.notes.get("skipped", 0) for rows in self.sources.values()),
+            "duplicates_dropped": self.duplicates,
+            "outside_share": self.outside_share,
+            "dropped_an_epoch": self.size - self.rows_an_epoch,
+        }
+
+
+class Batches:
+    """The rows of every step. There is no state to save: to resume is to ask for a later step."""
+
+    def __init__(self, streams: Mapping[str, Layout]) -> None:
+        self.streams = streams
+
+    def batch(self, step: int) -> list[Row]:
+        """The global batch of a step (from 0): the rows of each stream, in the streams' order."""
+        return [row for rows in self.by_stream(step).values() for row in rows]
+
+    def by_stream(self, step: int) -> dict[str, list[Row]]:
+        """The same rows, by stream."""
+        found = {}
+        for name, stream in self.streams.items():
+            places = map(stream.place, stream.numbers(step))
+            found[name] = [stream.sources[source][index] for source, index in places]
+        return found
+
+    def ids(self, step: int) -> list[str]:
+        """ "stream/source[index]" of each row of a step, in the order of `batch`: for messages about a batch."""
+        return [
+            "{}/{}[{}]".format(name, *stream.place(number))
+            for name, stream in self.streams.items()
+            for number in stream.numbers(step)
+        ]
+
+    def counters(self, steps: int) -> dict[str, dict[str, float]]:
+        """By stream, after `steps` steps: rows seen, epochs, rows in use, and rows left out for each reason."""
+        return {name: stream.counters(steps) for name, stream in self.streams.items()}
+
+    def corpus_fingerprints(self) -> dict[str, str]:
+        """Digest of the rows of each source, by "stream/source", for the record."""
+        return {
+            f"{name}/{source}": rows.corpus_fingerprint
+            for name, stream in self.streams.items()
+            for source, rows in stream.sources.items()
+        }
