@@ -1,0 +1,137 @@
+"""The steps of decoding: cached logits, likelihoods, choosing a token, hiding padding, finding where an answer stops.
+
+Letters in shapes: b rows, n tokens, k positions whose next token is asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import DynamicCache, PretrainedConfig
+
+from unified_lm.model import UnifiedLM
+
+Ids = Sequence[int]
+
+
+class Likelihood(NamedTuple):
+    """Summed log-probability of a continuation in nats, and whether greedy decoding would have produced it."""
+
+    logprob: float
+    is_greedy: bool
+
+
+def next_logits(
+    model: UnifiedLM,
+    tokens: Sequence[Ids],
+    *,
+    keep: int,
+    real: Int[Tensor, "b seen"] | None = None,
+    prefix: int | Sequence[int] = 0,
+    past: DynamicCache | None = None,
+) -> Float[Tensor, "b k V"]:
+    """Float32 logits at the last `keep` positions of equally long rows, behind what `past` holds.
+
+    `real` marks which of the past and present tokens are not padding (None: there is none).
+    """
+    ids = torch.tensor(tokens, device=model.device)
+    b, n = ids.shape
+    seen = past.get_seq_length() if past is not None else 0
+    positions = torch.arange(seen, seen + n, device=ids.device).expand(b, n)
+    if real is not None:
+        positions = (real.cumsum(dim=1) - 1).clamp(min=0)[:, seen:]
+    prefixes = torch.tensor(prefix).expand(b)
+    mask = prefix_mask(prefixes.to(ids.device), ids.shape, real) if bool(prefixes.any()) else real
+    with model.precision():
+        out = model.backbone(
+            inputs_embeds=model.embed(ids.flatten()).view(b, n, -1),
+            position_ids=positions,
+            attention_mask=mask,
+            cache=past,
+            use_cache=past is not None,
+            logits_to_keep=keep,
+        )
+    return out.logits.float()
+
+
+def empty_cache(model: UnifiedLM) -> DynamicCache:
+    """A key-value cache in the shape of the decoder's layers."""
+    return DynamicCache(config=model.backbone.config.get_text_config())
+
+
+def batches(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[int]]:
+    """Indices of rows in batches of similar length, the longest first, each batch within `tokens` in the end."""
+    rows: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if rows and (len(rows) + 1) * (lengths[rows[0]] + budget) > tokens:
+            yield rows
+            rows = []
+        rows.append(i)
+    if rows:
+        yield rows
+
+
+def likelihood(logits: Float[Tensor, "k V"], continuation: Ids) -> Likelihood:
+    """What logits[i], in float32, say about continuation[i]."""
+    targets = torch.tensor(continuation, device=logits.device)
+    chosen = logits.log_softmax(dim=-1).gather(1, targets[:, None])
+    return Likelihood(chosen.double().sum().item(), bool((logits.argmax(dim=-1) == targets).all()))
+
+
+def choose(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[torch.Generator]) -> list[int]:
+    """The most likely token of each row at temperature 0, else one drawn from its stream."""
+    if not temperature:
+        return logits.argmax(dim=-1).tolist()
+    chances = (logits / temperature).softmax(dim=-1)
+    return [int(torch.multinomial(row, 1, generator=g)) for row, g in zip(chances, streams, strict=True)]
+
+
+def prefix_mask(
+    prefix: Int[Tensor, " b"], shape: tuple[int, int], real: Int[Tensor, "b n"] | None
+) -> Bool[Tensor, "b 1 n n"]:
+    """Who sees whom when the tokens before index `prefix` see each other and all others see only the past.
+
+    `shape` is (b, n). Padding is seen by nobody but itself, so that no row of the softmax is empty.
+    """
+    at = torch.arange(shape[1], device=prefix.device)
+    inside = at < prefix[:, None]
+    seen = (at <= at[:, None]) | (inside[:, :, None] & inside[:, None, :])
+    if real is not None:
+        seen = seen & real.bool()[:, None, :] | torch.eye(shape[1], dtype=torch.bool, device=prefix.device)
+    return seen[:, None]
+
+
+def first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the first of the stop strings begins in the text; None where none occurs."""
+    return min((text.index(end) for end in stop if end and end in text), default=None)
+
+
+def last_place(ids: Ids, part: Ids) -> int | None:
+    """Where `part` begins for the last time; None where it does not occur or is empty."""
+    n = len(part)
+    starts = (i for i in range(len(ids) - n, -1, -1) if tuple(ids[i : i + n]) == tuple(part))
+    return next(starts, None) if n else None
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """No gradients and no dropout inside; every module's mode is as before outside."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def slides(config: PretrainedConfig) -> bool:
+    """Whether any layer of the decoder sees only a window."""
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return bool(getattr(config, "sliding_window", None)) and "sliding_attention" in kinds

@@ -1,0 +1,287 @@
+"""Text and likelihoods from a decoder, the same alone as in any company.
+
+Likelihoods are computed without padding: requests that share a context share one prefill, and continuations of one
+length run together against its cache. Greedy decoding pads on the left, where a mask hides the padding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from unified_lm.conversation import answer_header
+from unified_lm.decoding import (
+    Ids,
+    Likelihood,
+    batches,
+    choose,
+    empty_cache,
+    evaluating,
+    first_stop,
+    last_place,
+    likelihood,
+    next_logits,
+    slides,
+)
+from unified_lm.model import UnifiedLM
+from unified_lm.prompts import Format
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generated:
+    """An answer. `tokens` were drawn, the end of sequence included; `dropped` prompt tokens did not fit on the left.
+
+    `truncated`: the budget ran out before an end of sequence or a stop string came.
+    """
+
+    text: str
+    tokens: int
+    truncated: bool
+    dropped: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.text.strip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """What the model reads before it answers; the first `prefix` tokens see each other both ways."""
+
+    ids: tuple[int, ...]
+    prefix: int
+    dropped: int
+
+
+class Generator:
+    """A decoder that continues token ids.
+
+    `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is
+    the format of the rows that the model was trained on; with `with_slots` its slots stand in every prompt where they
+    stood in training, in front of the answer's turn. `batch_tokens` bounds a decoding batch (rows times their final
+    length) and changes no answer.
+
+    Raises `ValueError` for slots without a format, and for attention that cannot predict a next token.
+    """
+
+    def __init__(
+        self,
+        model: UnifiedLM,
+        format: Format | None = None,
+        *,
+        weights: str,
+        with_slots: bool = False,
+        max_length: int | None = None,
+        batch_tokens: int = 8192,
+    ) -> None:
+        config = model.backbone.config.get_text_config()
+        self.model = model
+        self.format = format
+        self.weights = weights
+        self.attention = format.plan.generate if format else "causal"
+        self.max_length = max_length or config.max_position_embeddings
+        self.batch_tokens = batch_tokens
+        self.slots = format.slots if format and with_slots else 0
+        self.header = answer_header(format) if format else ()
+        if with_slots and not self.slots:
+            raise ValueError("with_slots=True needs a format with slots; give it slots > 0 or leave with_slots out")
+        if self.attention == "bidirectional":
+            raise ValueError("attention.generate=bidirectional sees the token it predicts; use causal or prefix")
+        if self.attention == "prefix" and slides(config):
+            raise ValueError(
+                "attention.generate=prefix cannot run on layers with a sliding window; "
+                "use causal, or a decoder that attends to everything"
+            )
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.model.tokenizer
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self.tokenizer.bos_token_id
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Everything that decides an answer, JSON-safe."""
+        return {
+            "weights": self.weights,
+            "dtype": str(self.model.backbone.dtype),
+            "autocast": str(self.model.autocast),
+            "attention": self.attention,
+            "max_length": self.max_length,
+            "slots": self.slots,
+            "template": asdict(self.format.template) if self.format else None,
+        }
+
+    def overflow(self, prompt: int, answer: int) -> int:
+        """How many tokens a prompt of `prompt` tokens loses so that `answer` more can be read behind it."""
+        return max(0, prompt + self.slots + answer - self.max_length)
+
+    def logprobs(
+        self, pairs: Sequence[tuple[Ids, Ids]], *, done: Callable[[int], None] | None = None
+    ) -> list[Likelihood]:
+        """The likelihood of each (context, continuation), in order; `done` is told how many are finished.
+
+        A context that does not fit loses tokens on the left and keeps its BOS. Raises `ValueError` for an empty
+        context or continuation, and for a continuation longer than the model reads.
+        """
+        groups: dict[Prompt, list[int]] = defaultdict(list)
+        for i, (context, continuation) in enumerate(pairs):
+            if not continuation:
+                raise ValueError(f"pair {i} has an empty continuation, which has no likelihood")
+            groups[self.prompt(context, len(continuation) - 1)].append(i)
+        results: dict[int, Likelihood] = {}
+        with evaluating(self.model):
+            for prompt, members in groups.items():
+                scored = self._score(prompt, [tuple(pairs[i][1]) for i in members])
+                results.update(zip(members, scored, strict=True))
+                if done:
+                    done(len(results))
+        return [results[i] for i in range(len(pairs))]
+
+    def generate(
+        self,
+        prompts: Sequence[Ids],
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        *,
+        seed: int = 0,
+        done: Callable[[int], None] | None = None,
+    ) -> list[Generated]:
+        """Answers of at most `max_new_tokens` tokens, cut before the first stop string; greedy at temperature 0.
+
+        At a higher temperature, answer i draws from its own stream, a function of (seed, i). A prompt that does not
+        fit loses tokens on the left and keeps its BOS. Raises `ValueError` for an empty prompt or no budget.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={max_new_tokens} leaves nothing to generate; give at least one")
+        ready = [self.prompt(prompt, max_new_tokens) for prompt in prompts]
+        ends = self.end_ids(stop)
+        streams = [torch.Generator(self.model.device).manual_seed(hash((seed, i)) % 2**63) for i in range(len(ready))]
+        results: dict[int, Generated] = {}
+        with evaluating(self.model):
+            for rows in batches([len(prompt.ids) for prompt in ready], max_new_tokens, self.batch_tokens):
+                drawing = [(ready[i], streams[i]) for i in rows]
+                answers = self._decode(drawing, max_new_tokens, stop, ends, temperature)
+                for i, ids in zip(rows, answers, strict=True):
+                    results[i] = self._answer(ids, stop, ends, ready[i].dropped)
+                if done:
+                    done(len(results))
+        return [results[i] for i in range(len(ready))]
+
+    def prompt(self, ids: Ids, answer: int) -> Prompt:
+        """A prompt as the model reads it: slots placed, cut on the left so that `answer` more tokens fit."""
+        if not ids:
+            raise ValueError("an empty prompt has no next token; give it at least the beginning of sequence")
+        room = self.max_length - answer - self.slots
+        if room < 2:
+            raise ValueError(
+                f"max_length={self.max_length} leaves no room for a prompt in front of {answer} tokens; "
+                "raise it or lower the budget of new tokens"
+            )
+        kept, dropped = tuple(ids), self.overflow(len(ids), answer)
+        if dropped:
+            bos = kept[:1] if kept[0] == self.bos_token_id else ()
+            kept = bos + kept[len(kept) - room + len(bos) :]
+        at = last_place(kept, self.header)
+        if at is None and self.slots:
+            raise ValueError(
+                "slots stand in front of the answer's turn, which this prompt does not have; "
+                "use the template of the rows, or generate without slots"
+            )
+        before = len(kept) if at is None else at
+        slots = tuple(-(k + 1) for k in range(self.slots))
+        prefix = before + self.slots if self.attention == "prefix" else 0
+        return Prompt(ids=kept[:before] + slots + kept[before:], prefix=prefix, dropped=dropped)
+
+    def end_ids(self, stop: Sequence[str] = ()) -> frozenset[int]:
+        """Token ids that end an answer: tokenizer's, model's and template's, and stops that are one special token."""
+        configured = self.model.backbone.generation_config.eos_token_id
+        ends = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
+        specials = {token.content: i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        ends |= {specials[text] for text in stop if text in specials}
+        if self.format:
+            turn = self.format.render(self.format.template.answer, ["a"])[0]
+            ends |= set(turn.ids[turn.spans["text"][1] :][:1]) & set(specials.values())
+        return frozenset(ends - {None})
+
+    def _score(self, prompt: Prompt, continuations: list[tuple[int, ...]]) -> list[Likelihood]:
+        """Likelihoods of continuations that share a context: one prefill, then one batch a length."""
+        if len(continuations) == 1:
+            (only,) = continuations
+            logits = next_logits(self.model, [prompt.ids + only[:-1]], keep=len(only), prefix=prompt.prefix)
+            return [likelihood(logits[0], only)]
+        past = empty_cache(self.model)
+        first = next_logits(self.model, [prompt.ids], keep=1, prefix=prompt.prefix, past=past)[0]
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for i, continuation in enumerate(continuations):
+            by_length[len(continuation)].append(i)
+        results: dict[int, Likelihood] = {}
+        for length, members in by_length.items():
+            at_once = max(1, self.batch_tokens // (len(prompt.ids) + length))
+            for rows in (members[i : i + at_once] for i in range(0, len(members), at_once)):
+                rest = [first.new_empty(0, first.shape[1])] * len(rows)
+                if length > 1:
+                    own = deepcopy(past)
+                    own.batch_repeat_interleave(len(rows))
+                    rest = next_logits(self.model, [continuations[i][:-1] for i in rows], keep=length - 1, past=own)
+                for i, logits in zip(rows, rest, strict=True):
+                    results[i] = likelihood(torch.cat([first, logits]), continuations[i])
+        return [results[i] for i in range(len(continuations))]
+
+    def _decode(
+        self,
+        drawing: list[tuple[Prompt, torch.Generator]],
+        budget: int,
+        stop: Sequence[str],
+        ends: frozenset[int],
+        temperature: float,
+    ) -> list[list[int]]:
+        """Token ids of each answer, the end of sequence included; a row that has ended leaves the batch."""
+        device = self.model.device
+        width = max(len(prompt.ids) for prompt, _ in drawing)
+        tail = 4 + max((len(text.encode()) for text in stop), default=0)
+        padded = [width - len(p.ids) for p, _ in drawing]
+        real = torch.tensor([[0] * n + [1] * (width - n) for n in padded], device=device) if any(padded) else None
+        tokens = [(0,) * n + p.ids for n, (p, _) in zip(padded, drawing, strict=True)]
+        prefix = [p.prefix and n + p.prefix for n, (p, _) in zip(padded, drawing, strict=True)]
+        past = empty_cache(self.model)
+        answers: list[list[int]] = [[] for _ in drawing]
+        live = list(range(len(drawing)))
+        logits = next_logits(self.model, tokens, keep=1, real=real, prefix=prefix, past=past)[:, -1]
+        while True:
+            for row, token in zip(live, choose(logits, temperature, [drawing[i][1] for i in live]), strict=True):
+                answers[row].append(token)
+            going = [
+                at
+                for at, row in enumerate(live)
+                if len(answers[row]) < budget
+                and answers[row][-1] not in ends
+                and first_stop(self._text(answers[row][-tail:]), stop) is None
+            ]
+            if not going:
+                return answers
+            if len(going) < len(live):
+                kept = torch.tensor(going, device=device)
+                past.batch_select_indices(kept)
+                real, live = None if real is None else real[kept], [live[at] for at in going]
+            if real is not None:
+                real = torch.cat([real, real.new_ones(len(live), 1)], dim=1)
+            logits = next_logits(self.model, [answers[row][-1:] for row in live], keep=1, real=real, past=past)[:, -1]
+
+    def _text(self, ids: Ids) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _answer(self, ids: list[int], stop: Sequence[str], ends: frozenset[int], dropped: int) -> Generated:
+        ended = ids[-1] in ends
+        text = self._text(ids[:-1] if ended else ids)
+        at = first_stop(text, stop)
+        return Generated(text=text[:at], tokens=len(ids), truncated=not ended and at is None, dropped=dropped)
