@@ -92,6 +92,7 @@ class UnifiedLM(nn.Module):
         return out.last_hidden_state[0]
 
     def logits(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n V"]:
-        """Next-token logits of hidden states, in float32."""
+        """Next-token logits of hidden states, in float32 or wider."""
         with self.precision():
-            return self.backbone.get_output_embeddings()(rows).float()
+            logits = self.backbone.get_output_embeddings()(rows)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -7,7 +7,7 @@ without an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,11 +43,11 @@ class Ranks:
             )
         return chunks[self.rank :: self.size]
 
-    def total(self, counts: dict[str, int]) -> dict[str, int]:
-        """Counts summed over ranks; every rank sees the same names, whatever it counted."""
+    def total(self, counts: Mapping[str, int | float]) -> dict[str, int | float]:
+        """Counts (or sums) added over ranks; every rank sees the same names, whatever it counted."""
         if self.size == 1:
-            return counts
-        everyone: list[dict[str, int]] = [{}] * self.size
+            return dict(counts)
+        everyone: list[Mapping[str, int | float]] = [{}] * self.size
         dist.all_gather_object(everyone, counts)
         return {name: sum(c.get(name, 0) for c in everyone) for name in sorted({n for c in everyone for n in c})}
 
@@ -102,4 +102,5 @@ class Ranks:
         for grads in by_dtype.values():
             flat = torch.cat([grad.reshape(-1) for grad in grads])
             dist.all_reduce(flat)
-            torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(flat.split([g.numel() for g in grads]), grads)])
+            parts = flat.split([grad.numel() for grad in grads])
+            torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])

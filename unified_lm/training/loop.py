@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import Any, Protocol, runtime_checkable
 
 from unified_lm.data.rows import Row
 from unified_lm.methods.base import Method
@@ -22,6 +20,7 @@ from unified_lm.training.objective import Randomness, Reader, accumulate
 from unified_lm.training.optimizer import Optim
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Rows of each step, as a pure function of the step."""
 

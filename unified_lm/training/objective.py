@@ -10,7 +10,7 @@ kept or its forward is run again decides memory and time, never the gradient: a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,7 +132,7 @@ def backward(
     reading: Reading,
     feed: dict[str, tuple[Tensor, Tensor]],
     weights: dict[str, float],
-    counts: dict[str, int],
+    counts: Mapping[str, int | float],
 ) -> None:
     """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
     roots, seeds = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +27,9 @@ class Optim:
     learning_rate: float
     steps: int
     schedule: str
-    warmup: float
+    warmup: int | float
     weight_decay: float
-    betas: tuple[float, float]
+    betas: Sequence[float]
     eps: float
     clip: float | None
     slots_ratio: float
