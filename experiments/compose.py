@@ -51,6 +51,9 @@ def compose(overrides: Sequence[str]) -> Job:
     """
     try:
         config = composed(overrides)
+        if config.keep:
+            given = {name_of(override) for override in overrides}
+            config = composed([*(kept for kept in config.keep if name_of(kept) not in given), *overrides])
     except HYDRA_ERRORS as error:
         raise explained(error, settings) from error
     except ValueError as error:  # a group given a number
@@ -64,6 +67,10 @@ def compose(overrides: Sequence[str]) -> Job:
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise UsageError(f"seed={config.seed} is no whole number")
     return job
+
+
+def name_of(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

@@ -15,7 +15,7 @@ class UsageError(ValueError):
     """The command asks for something that does not exist or cannot be; the message is one line."""
 
 
-def nearest(word: str, options: Iterable[str], *, cutoff: float = 0.5) -> str:
+def nearest(word: str, options: Iterable[str], *, cutoff: float = 0.6) -> str:
     """ " (did you mean X?)" for the option most like `word`, or nothing where none is alike."""
     close = difflib.get_close_matches(word, list(options), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -53,7 +53,7 @@ def alike(name: str, settings: Sequence[str]) -> str:
     """The nearest name beside it, else the nearest anywhere."""
     prefix, _, leaf = name.rpartition(".")
     beside = {s.rpartition(".")[2]: s for s in settings if s.rpartition(".")[0] == prefix}
-    close = difflib.get_close_matches(leaf, list(beside), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(leaf, list(beside), n=1, cutoff=0.6)
     return f" (did you mean {beside[close[0]]}?)" if close else nearest(name, settings, cutoff=0.7)
 
 

@@ -19,9 +19,9 @@ from experiments.places import runs
 from unified_lm.cache import folder_digest
 
 HOW_NOT_WHAT = frozenset(
-    {"runtime", "launch", "kernel", "logging", "evals", "scoring", "name", "parent", "parent_overrides"}
+    "runtime launch kernel logging evals scoring data_mirror name keep parent parent_overrides".split()
 )
-PLACES = frozenset({"path", "folder", "data_dir", "data_mirror"})  # for a data source its fingerprint tells the content
+PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror"})  # a fingerprint tells what lies there
 
 
 @dataclass(frozen=True, kw_only=True)

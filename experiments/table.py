@@ -1,0 +1,124 @@
+"""Render a table from the records there are: `python -m experiments.table 15 scale=mini seeds=0,1,2`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments import record
+from experiments.compose import compose
+from experiments.errors import UsageError, told
+from experiments.files import write
+from experiments.identity import Run, digest, identify
+from experiments.places import outputs, shown
+from experiments.tables.definition import Definition, numbers, read
+from experiments.tables.fill import Made, Table, fill
+from experiments.tables.render import FORMATS, markdown
+
+USAGE = """\
+usage: python -m experiments.{command} N [scale=mini|paper|tiny] [seeds=0,1,2] [name=value ...]
+
+{what}
+Further settings go to every run of the table, as they would to experiments.run.
+
+Tables: {tables}. Written to outputs/tables/table-N.md, csv, tex, html and json. Exit code 1: a cell is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A table, a scale, seeds, and settings for every run of it."""
+
+    number: int
+    scale: str
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+
+    @property
+    def definition(self) -> Definition:
+        return read(self.number, self.scale)
+
+    def runs(self) -> dict[str, list[Run]]:
+        """Row -> its run at each seed, found by composing and hashing, never by looking into outputs/.
+
+        Rows that are the same science and the same suites at this scale share one run.
+        """
+        found: dict[str, list[Run]] = {}
+        first: dict[str, Run] = {}
+        for row in self.definition.rows:
+            settings = [f"experiment={row.experiment}", f"scale={self.scale}", *row.overrides, *self.overrides]
+            job = compose(settings)
+            seeds = self.seeds[:1] if row.deterministic else self.seeds
+            made = [identify(job.with_seed(seed)) for seed in seeds]
+            found[row.key] = [first.setdefault(digest([run.identity, run.config["evals"]]), run) for run in made]
+        return found
+
+
+def request(arguments: Sequence[str], command: str, what: str) -> Request | None:
+    """The request of a command line; None where help was asked for and printed.
+
+    Raises `UsageError` for anything else than N and settings.
+    """
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE.format(command=command, what=what, tables=", ".join(map(str, numbers()))))
+        return None
+    if not arguments or not arguments[0].isdigit():
+        raise UsageError(
+            f"say which table: python -m experiments.{command} N; there are: {', '.join(map(str, numbers()))}"
+        )
+    given = dict(argument.split("=", 1) for argument in arguments[1:] if "=" in argument)
+    odd = [argument for argument in arguments[1:] if "=" not in argument]
+    if odd:
+        raise UsageError(f"cannot read {odd[0]!r}: settings are written name=value")
+    if "seed" in given:
+        raise UsageError("a table takes seeds=0,1,2, not seed=")
+    scale, seeds = given.pop("scale", "mini"), given.pop("seeds", "0")
+    if not all(part.strip().isdigit() for part in seeds.split(",")):
+        raise UsageError(f"seeds={seeds} is no list of whole numbers such as seeds=0,1,2")
+    overrides = tuple(f"{name}={value}" for name, value in given.items())
+    wanted = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
+    return Request(number=int(arguments[0]), scale=scale, seeds=wanted, overrides=overrides)
+
+
+def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
+    """The table of a request from the records that exist now."""
+    made = {row: [made_of(run) for run in each] for row, each in runs.items()}
+    return fill(asked.definition, made, asked.seeds)
+
+
+def made_of(run: Run) -> Made:
+    entry = record.read(run.folder)
+    if entry is not None and entry["identity"] != run.identity:
+        raise UsageError(f"{shown(run.folder)} holds a run of another identity: move it away")
+    return Made(seed=run.config["seed"], run_id=run.run_id, identity=run.identity, command=run.command, record=entry)
+
+
+def publish(table: Table) -> list[Path]:
+    """Write every format; returns the paths."""
+    paths = []
+    for ending, render in FORMATS.items():
+        path = outputs() / "tables" / f"table-{table.definition.number}.{ending}"
+        write(path, render(table))
+        paths.append(path)
+    return paths
+
+
+def tell(table: Table) -> int:
+    """Print and write a table; exit code 1 where a cell is missing."""
+    paths = publish(table)
+    print(markdown(table))
+    print("written:", ", ".join(shown(path) for path in paths))
+    if table.missing:
+        print(f"error: {len(table.missing)} of the table's runs are missing or incomplete:", file=sys.stderr)
+        for what, command in table.missing:
+            print(f"  {what}\n    {command}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = request(arguments, "table", "Renders table N from the records there are, and names what is missing.")
+    return 0 if asked is None else tell(table_of(asked, asked.runs()))
+
+
+if __name__ == "__main__":
+    sys.exit(told(main)())

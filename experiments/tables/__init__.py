@@ -1,0 +1,1 @@
+"""A table as a pure function of a definition and of records."""

@@ -1,0 +1,53 @@
+"""A cell: what was reported, and what we measured over how many seeds."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One run's score over `n` examples: `value` in its own `unit`, `shown` times the column's `factor`."""
+
+    seed: int
+    value: float
+    factor: float
+    n: int
+    unit: str
+
+    @property
+    def shown(self) -> float:
+        return self.value * self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """`ours`: one measure a seed. `defined`: whether the row can have this column at all."""
+
+    reported: float | None
+    ours: tuple[Measure, ...]
+    defined: bool
+    complete: bool
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(measure.shown for measure in self.ours) if self.ours else None
+
+    @property
+    def interval(self) -> float | None:
+        """Half the 95 % confidence interval of the mean over seeds; None for fewer than two."""
+        return half_interval([measure.shown for measure in self.ours])
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.reported is None or self.mean is None else self.mean - self.reported
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of a mean by Student's t; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))

@@ -1,0 +1,145 @@
+"""What a table is: rows, columns, published numbers with their source, and the paper's claims in checkable form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.errors import UsageError, nearest
+from experiments.places import CONF
+
+RELATIONS = (">", "<")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One score of every row. `readout` and `subset`: None takes the row's own and the only one there is.
+
+    `factor`: papers print nDCG x 100; shown and reported numbers are in that unit. `better`: higher or lower.
+    """
+
+    key: str
+    label: str
+    suite: str
+    task: str
+    metric: str
+    better: str
+    readout: str | None = None
+    subset: str | None = None
+    factor: float = 1.0
+    digits: int = 1
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            raise UsageError(f"column {self.key}: better={self.better} is neither higher nor lower")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One experiment. `undefined`: columns that it cannot have by its nature (BM25 has no perplexity).
+
+    `deterministic`: nothing in it depends on the seed, so one run stands for all seeds.
+    """
+
+    key: str
+    label: str
+    experiment: str
+    readout: str = ""
+    overrides: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """`left` `relation` `right`, by more than `margin`; both are row/column.
+
+    `seeds`: runs needed for a verdict. `noise`: with a single run, the difference below which the two cannot be told
+    apart where the metric gives no error of its own (perplexity).
+    """
+
+    text: str
+    left: str
+    relation: str
+    right: str
+    margin: float = 0.0
+    noise: float = 0.0
+    seeds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise UsageError(f"claim {self.text!r}: relation {self.relation} is none of {', '.join(RELATIONS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A table at one scale. `reported`: row -> column -> the paper's number, in the column's shown unit.
+
+    Only a `comparable` scale may hold reported numbers: those of another scale never stand beside a paper's.
+    """
+
+    number: int
+    title: str
+    source: str
+    scale: str
+    about: str
+    comparable: bool
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"table {self.number} at scale={self.scale}"
+        if self.reported and not self.comparable:
+            raise UsageError(f"{where}: its numbers cannot be compared with a paper's, so `reported` must be empty")
+        rows, columns = {row.key for row in self.rows}, {column.key for column in self.columns}
+        named = [(place, *place.split("/")) for claim in self.claims for place in (claim.left, claim.right)]
+        named += [(f"{row}/{column}", row, column) for row, cells in self.reported.items() for column in cells]
+        named += [(f"{row.key}/{column}", row.key, column) for row in self.rows for column in row.undefined]
+        for place, row, column in named:
+            if row not in rows or column not in columns:
+                raise UsageError(f"{where}: {place} is no cell of it")
+
+
+def numbers() -> list[int]:
+    return sorted(int(path.stem) for path in (CONF / "table").glob("*.yaml"))
+
+
+def read(number: int, scale: str) -> Definition:
+    """The definition of table N at a scale.
+
+    Raises `UsageError` for a table, a scale or a field that does not exist.
+    """
+    path = CONF / "table" / f"{number}.yaml"
+    if not path.exists():
+        raise UsageError(f"table {number} is not defined; there are: {', '.join(map(str, numbers()))}")
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    scales = content.pop("scales")
+    if scale not in scales:
+        raise UsageError(
+            f"table {number} is not defined at scale={scale}{nearest(scale, scales)}; use {', '.join(scales)}"
+        )
+    return parsed(content | {"number": number, "scale": scale} | scales[scale], path)
+
+
+def parsed(content: Mapping[str, Any], path: Path) -> Definition:
+    parts: dict[str, Any] = dict(content)
+    for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim)):
+        parts[name] = tuple(item(cls, entry, path) for entry in parts.get(name) or ())
+    parts["notes"] = tuple(parts.get("notes") or ())
+    return item(Definition, parts, path)
+
+
+def item(cls: type, entry: Mapping[str, Any], path: Path) -> Any:
+    known = {field.name for field in fields(cls)}
+    for key in entry:
+        if key not in known:
+            raise UsageError(f"{path.name}: {cls.__name__.lower()} has no {key}{nearest(key, known)}")
+    try:
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+    except TypeError as error:
+        raise UsageError(f"{path.name}: {error}") from error

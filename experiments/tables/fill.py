@@ -1,0 +1,154 @@
+"""Records into cells: what was reported, what we measured over how many seeds, and what is missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.errors import UsageError
+from experiments.tables.cells import Cell, Measure
+from experiments.tables.claims import Verdict, judged
+from experiments.tables.definition import Column, Definition, Row
+
+NO_READOUT = ("", "none", "n/a")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A run that a row needs: its record, or the command that makes it."""
+
+    seed: int
+    run_id: str
+    identity: str
+    command: str
+    record: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A printed row: the rows whose runs are one and the same stand in one line."""
+
+    rows: tuple[Row, ...]
+    runs: tuple[Made, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        return " = ".join(dict.fromkeys(row.label for row in self.rows))
+
+    @property
+    def readout(self) -> str:
+        return self.rows[0].readout
+
+    @property
+    def hours(self) -> float | None:
+        """Device hours of training, all seeds together."""
+        found = [
+            made.record["device_hours"] for made in self.runs if made.record and made.record["device_hours"] is not None
+        ]
+        return sum(found) if found else None
+
+    @property
+    def hardware(self) -> str:
+        machines = [made.record["hardware"] for made in self.runs if made.record and made.record["hardware"]]
+        named = [" + ".join(machine["gpus"]) or f"{machine['cores']} cores {machine['cpu']}" for machine in machines]
+        return "; ".join(dict.fromkeys(named))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A definition filled with what the records hold. `missing`: what lacks, and the command that makes it."""
+
+    definition: Definition
+    seeds: tuple[int, ...]
+    lines: tuple[Line, ...]
+    verdicts: tuple[Verdict, ...]
+    missing: tuple[tuple[str, str], ...]
+
+
+def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequence[int]) -> Table:
+    """Pure: the table of a definition and, for each row, the runs that it needs."""
+    cells = {
+        row.key: tuple(cell(definition, row, column, runs[row.key]) for column in definition.columns)
+        for row in definition.rows
+    }
+    by_place = {
+        f"{row}/{column.key}": found[i] for row, found in cells.items() for i, column in enumerate(definition.columns)
+    }
+    return Table(
+        definition=definition,
+        seeds=tuple(seeds),
+        lines=lines(definition, runs, cells),
+        verdicts=tuple(judged(claim, by_place) for claim in definition.claims),
+        missing=missing(definition, runs, cells),
+    )
+
+
+def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made]) -> Cell:
+    reported = definition.reported.get(row.key, {}).get(column.key)
+    if column.key in row.undefined:
+        return Cell(reported=reported, ours=(), defined=False, complete=True)
+    found = [measure(made, row, column) for made in runs]
+    return Cell(
+        reported=reported,
+        ours=tuple(one for one in found if one is not None),
+        defined=True,
+        complete=all(one is not None for one in found),
+    )
+
+
+def measure(made: Made, row: Row, column: Column) -> Measure | None:
+    """The score of a run that a column asks for.
+
+    Raises `UsageError` where more than one fits: the definition must then name subset or read-out.
+    """
+    if made.record is None:
+        return None
+    readout = column.readout or row.readout
+    fitting = [
+        score
+        for score in made.record["scores"]
+        if (score["suite"], score["task"], score["metric"]) == (column.suite, column.task, column.metric)
+        and (column.subset is None or score["subset"] == column.subset)
+        and (not readout or score["readout"] in NO_READOUT or score["readout"] == readout)
+        and score["step"] == made.record["step"]
+    ]
+    if not fitting:
+        return None
+    if len(fitting) > 1:
+        found = sorted({f"subset={score['subset']} readout={score['readout']}" for score in fitting})
+        raise UsageError(
+            f"{made.run_id}: several scores of {column.task} {column.metric} ({'; '.join(found)}): name one in the table"
+        )
+    score = fitting[0]
+    return Measure(seed=made.seed, value=score["value"], factor=column.factor, n=score["n"], unit=score["unit"])
+
+
+def lines(
+    definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
+) -> tuple[Line, ...]:
+    """Rows in their order, those with identical runs, read-out and reported numbers at the place of the first."""
+    groups: dict[Any, list[Row]] = {}
+    for row in definition.rows:
+        published = tuple(sorted(definition.reported.get(row.key, {}).items()))
+        identities = tuple(made.identity for made in runs[row.key])
+        groups.setdefault((identities, row.readout, row.undefined, published), []).append(row)
+    return tuple(
+        Line(rows=tuple(group), runs=tuple(runs[group[0].key]), cells=cells[group[0].key]) for group in groups.values()
+    )
+
+
+def missing(
+    definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
+) -> tuple[tuple[str, str], ...]:
+    lacking: dict[str, str] = {}
+    for row in definition.rows:
+        for made in runs[row.key]:
+            columns = [
+                column.label
+                for column, found in zip(definition.columns, cells[row.key], strict=True)
+                if found.defined and made.seed not in {one.seed for one in found.ours}
+            ]
+            if columns:
+                state = "no run" if made.record is None else made.record["status"]
+                lacking.setdefault(f"{row.label} (seed {made.seed}, {state}): {', '.join(columns)}", made.command)
+    return tuple(lacking.items())
