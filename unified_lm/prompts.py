@@ -98,6 +98,8 @@ class Format:
         self, template: str, texts: Many[str], instructions: str | Many[str] = "", limit: int | None = None
     ) -> list[Rendered]:
         """Tokens of every text in a template, the text cut so that the whole holds at most `limit` tokens."""
+        if not texts:  # a tokenizer refuses an empty batch
+            return []
         instructions = [instructions] * len(texts) if isinstance(instructions, str) else instructions
         before, _, after = self.template.instruction.partition("{instruction}")
         values = [
