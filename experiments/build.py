@@ -49,7 +49,6 @@ class Experiment:
 
     name: str
     seed: int
-    data_seed: int
     method: Any
     backbone: Any
     attention: Plan
@@ -104,7 +103,6 @@ def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experime
         **{name: build(config[name], name) for name in PARTS},
         name=config["name"],
         seed=config["seed"],
-        data_seed=config["data_seed"],
         lengths=made(Lengths, config["lengths"], "lengths"),
         autocast=config["autocast"],
         slots_start=config["slots"]["start"],

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from experiments import record
 from experiments.errors import UsageError
@@ -30,15 +32,7 @@ def ensure(run: Run) -> int:
             print(f"already there: {shown(run.folder)}", flush=True)
             return 0
         print(f"{run.run_id} -> {shown(run.folder)}", flush=True)
-        code = work(run)
-    if code < 0:
-        record.change(run.folder, status="failed", error=f"the worker was ended by signal {signal.Signals(-code).name}")
-        print(
-            f"failed: {run.run_id}: ended by {signal.Signals(-code).name}; the same command continues it",
-            file=sys.stderr,
-        )
-        return 128 - code
-    return code
+        return work(run.folder, run.config)
 
 
 def require_device(run: Run) -> None:
@@ -55,20 +49,25 @@ def require_device(run: Run) -> None:
         )
 
 
-def work(run: Run) -> int:
-    """Run the worker with this process's terminal, passing on a request to stop."""
-    process = subprocess.Popen(command(run), env=environment(run))
+def work(folder: Path, config: Mapping[str, Any]) -> int:
+    """Run the worker with this process's terminal, passing on a request to stop; returns its exit code.
+
+    A worker that was ended by a signal could not write down its end: it is written down here.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "experiments.worker", str(folder)], env=environment(config))
     with passing_on(process):
-        return process.wait()
+        code = process.wait()
+    if code >= 0:
+        return code
+    ended = signal.Signals(-code).name
+    record.change(folder, status="failed", error=f"the worker was ended by {ended}")
+    print(f"failed: {folder.name}: ended by {ended}; the same command continues it", file=sys.stderr)
+    return 128 - code
 
 
-def command(run: Run) -> list[str]:
-    return [sys.executable, "-m", "experiments.worker", str(run.folder)]
-
-
-def environment(run: Run) -> dict[str, str]:
+def environment(config: Mapping[str, Any]) -> dict[str, str]:
     """The worker's environment; thread variables must be set before torch is imported."""
-    threads = run.config["runtime"]["threads"]
+    threads = config["runtime"]["threads"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     mine = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"} | os.environ | {"PYTHONPATH": path}
     return mine if threads is None else mine | {"OMP_NUM_THREADS": str(threads)}

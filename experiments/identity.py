@@ -18,9 +18,8 @@ from experiments.errors import UsageError, first_line
 from experiments.places import runs
 from unified_lm.cache import folder_digest
 
-HOW_NOT_WHAT = frozenset(
-    "runtime launch kernel logging evals scoring data_mirror name keep parent parent_overrides".split()
-)
+HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror")
+NAMES = ("name", "keep", "parent", "parent_overrides")  # the parent counts by its run id
 PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror"})  # a fingerprint tells what lies there
 
 
@@ -78,7 +77,7 @@ def settled(node: Any) -> Any:
 
 def science(config: Mapping[str, Any]) -> dict[str, Any]:
     """The scientific content of a resolved config, with the data named by its fingerprints."""
-    content = {key: what(value) for key, value in config.items() if key not in HOW_NOT_WHAT | {"data", "backbone"}}
+    content = {key: what(value) for key, value in config.items() if key not in (*HOW, *NAMES, "data", "backbone")}
     return content | {"data": sources(config["data"]), "backbone": weights(config["backbone"])}
 
 
@@ -97,14 +96,22 @@ def sources(node: Any) -> Any:
         return [sources(value) for value in node]
     if not isinstance(node, dict):
         return what(node)
-    target = node.get("_target_")
-    if target is None or not hasattr(located(target), "fingerprint"):
+    if not is_source(node):
         return {key: value.rpartition(".")[2] if key == "_target_" else sources(value) for key, value in node.items()}
     try:
         fingerprint = instantiate(OmegaConf.create(node), _convert_="all").fingerprint()
     except (HydraException, OSError, ValueError) as error:
         raise UsageError(f"data: {first_line(str(error.__cause__ or error))}") from error
     return what({key: value for key, value in node.items() if key not in PLACES}) | {"fingerprint": fingerprint}
+
+
+def is_source(node: Mapping[str, Any]) -> bool:
+    """Whether a node is one data set: it knows its fingerprint and is made of no other objects."""
+    return (
+        "_target_" in node
+        and "_target_" not in str(list(node.values()))
+        and hasattr(located(node["_target_"]), "fingerprint")
+    )
 
 
 def weights(node: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import yaml
 from experiments import progress, record
 from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
-from experiments.places import runs, shown
+from experiments.models import Built, built, parent_model, restore, subject
+from experiments.places import shown
 from experiments.provenance import git, hardware, versions
-from experiments.subject import Built, built, restore, subject
 from experiments.track import Off, Tracker, tracker
+from unified_lm.data.streams import Batches
 from unified_lm.training.loop import TrainResult, train
 
 log = logging.getLogger("experiments")
+OnLog = Callable[[dict[str, Any]], None]
 
 
 def main(folder: Path) -> int:
@@ -71,10 +74,7 @@ def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
     torch.manual_seed(experiment.seed)
     if not experiment.ours:
         return None
-    made = built(experiment)
-    if entry["parent"] is not None:
-        restore(made.model, runs() / entry["parent"], entry["parent"])
-    return made
+    return built(experiment, parent_model(entry))
 
 
 def circumstances() -> dict[str, Any]:
@@ -88,6 +88,12 @@ def learn(
     if made is None or not experiment.trains:
         digest = record.digest(identity_of(experiment))[:16]
         return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
+    batches = experiment.data.load()
+    facts = {
+        "corpus_fingerprints": batches.corpus_fingerprints(),
+        "trainable": experiment.trainable.describe(made.model),
+    }
+    entry = record.change(folder, **facts)
     metrics = record.Metrics(folder)
     bar, advance = progress.training(experiment.optim.last_step)
 
@@ -97,7 +103,7 @@ def learn(
         if row["step"] % entry["config"]["logging"]["every"] == 0 or row["step"] == experiment.optim.last_step:
             mirror.log(row)
 
-    result = trained(experiment, made, entry, folder, on_log)
+    result = trained(experiment, made, batches, entry, folder, on_log)
     bar.close()
     rows = record.history(folder)
     seconds = rows[-1]["wall_s"] if rows else result.wall_s
@@ -114,12 +120,14 @@ def learn(
     )
 
 
-def trained(experiment: Experiment, made: Built, entry: dict[str, Any], folder: Path, on_log: Any) -> TrainResult:
+def trained(
+    experiment: Experiment, made: Built, batches: Batches, entry: dict[str, Any], folder: Path, on_log: OnLog
+) -> TrainResult:
     return train(
         model=made.model,
         method=experiment.method,
         form=made.form,
-        batches=experiment.data.batches(experiment.data_seed),
+        batches=batches,
         optim=experiment.optim,
         seed=experiment.seed,
         runtime=experiment.runtime,

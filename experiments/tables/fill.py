@@ -117,7 +117,7 @@ def measure(made: Made, row: Row, column: Column) -> Measure | None:
     if len(fitting) > 1:
         found = sorted({f"subset={score['subset']} readout={score['readout']}" for score in fitting})
         raise UsageError(
-            f"{made.run_id}: several scores of {column.task} {column.metric} ({'; '.join(found)}): name one in the table"
+            f"{made.run_id}: several scores of {column.task}/{column.metric} ({'; '.join(found)}); name one"
         )
     score = fitting[0]
     return Measure(seed=made.seed, value=score["value"], factor=column.factor, n=score["n"], unit=score["unit"])

@@ -1,0 +1,76 @@
+"""One vector a line of text: `python -m experiments.encode model=RUN_ID input=texts.txt output=vectors.npy`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.errors import UsageError, told
+from experiments.files import written_whole
+from experiments.named import foreign_run, run_folder, split
+from experiments.places import shown
+
+USAGE = (
+    "usage: python -m experiments.encode model=RUN_ID|FOLDER|ORG/NAME input=FILE output=FILE.npy "
+    "[side=query|document] [instruction=TEXT] [name=value ...]"
+)
+OWN = ("model", "input", "output", "side", "instruction")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    own, overrides = split(arguments, OWN, USAGE)
+    if not {"model", "input", "output"} <= set(own) or not own["output"].endswith(".npy"):
+        raise UsageError(USAGE)
+    side = own.get("side", "document")
+    if side not in ("query", "document"):
+        raise UsageError(f"side={side} is neither query nor document")
+    texts = lines(Path(own["input"]))
+    vectors = embedder(own["model"], overrides).encode(texts, side=side, instruction=own.get("instruction", ""))
+    import numpy as np
+
+    with written_whole(Path(own["output"])) as partial, partial.open("wb") as file:
+        np.save(file, vectors)
+    print(f"{own['output']}: {vectors.shape[0]} vectors of {vectors.shape[1]} numbers, {vectors.dtype}")
+    return 0
+
+
+def lines(path: Path) -> list[str]:
+    """The texts of a file.
+
+    Raises `UsageError` for a file that is absent or has a line without text, with its number.
+    """
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"input={path} cannot be read: {error}") from error
+    empty = [number for number, text in enumerate(texts, start=1) if not text.strip()]
+    if empty or not texts:
+        raise UsageError(f"{path}:{empty[0]}: an empty line has no vector" if empty else f"{path} is empty")
+    return texts
+
+
+def embedder(model: str, overrides: Sequence[str]):
+    """The embedder of a run or of a model that no run made."""
+    folder = run_folder(model)
+    if folder is not None:
+        if overrides:
+            raise UsageError(f"{shown(folder)} has its settings; {overrides[0]} cannot change them")
+        from experiments.models import opened
+
+        found = opened(folder).subject
+    else:
+        run = foreign_run(model, overrides)
+        from experiments.build import from_config
+        from experiments.models import built, subject
+
+        experiment = from_config(run.config)
+        found = subject(experiment, built(experiment) if experiment.ours else None, run.identity[:16], None)
+    if found.embedder is None:
+        raise UsageError(f"model={model} gives no vectors")
+    return found.embedder
+
+
+if __name__ == "__main__":
+    sys.exit(told(main)())

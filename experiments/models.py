@@ -1,0 +1,142 @@
+"""From the parts of an experiment, or from a run directory, to a model, and from a model to what suites score."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from evals.score import Searcher, Subject
+from experiments import record
+from experiments.build import Experiment, from_config
+from experiments.errors import UsageError
+from experiments.places import runs, shown
+from unified_lm.backbones import Loaded
+from unified_lm.encode import Encoder
+from unified_lm.generate import Generator
+from unified_lm.model import UnifiedLM
+from unified_lm.prompts import Format
+from unified_lm.trainable import merge
+from unified_lm.training import checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A decoder with its slots, and the format of its texts."""
+
+    model: UnifiedLM
+    form: Format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A finished run: its record, its parts, and its model with the trained weights (None where it is not ours)."""
+
+    entry: dict[str, Any]
+    experiment: Experiment
+    built: Built | None
+
+    @property
+    def subject(self) -> Subject:
+        return subject(self.experiment, self.built, self.entry["digest"], self.entry["step"])
+
+
+def built(experiment: Experiment, start: Built | None = None) -> Built:
+    """The model before training, its trainable parts chosen; `start`: the parent's model, whose weights it takes over.
+
+    Slots of the parent are kept where both have equally many. Raises `ValueError` where the method cannot work on
+    these parts.
+    """
+    method = experiment.method
+    loaded = experiment.backbone.load() if start is None else decoder_of(start)
+    form = Format(
+        template=experiment.template,
+        tokenizer=loaded.tokenizer,
+        plan=experiment.attention,
+        slots=method.slots,
+        document_slots=method.document_slots,
+        query_length=experiment.lengths.query,
+        document_length=experiment.lengths.document,
+        answer_length=experiment.lengths.answer,
+    )
+    model = UnifiedLM(
+        loaded.model.to(experiment.device),
+        loaded.tokenizer,
+        slots=method.slots,
+        slots_start=experiment.slots_start,
+        kernel=experiment.kernel,
+        autocast=None if experiment.autocast is None else getattr(torch, experiment.autocast),
+    )
+    if start is not None and start.model.slots is not None and method.slots == len(start.model.slots):
+        model.slots.load_state_dict(start.model.slots.state_dict())
+    if experiment.trains:
+        method.require(form)
+        experiment.trainable.apply(model)
+    return Built(model=model, form=form)
+
+
+def decoder_of(start: Built) -> Loaded:
+    """A parent's decoder as a backbone to start from, its adapters merged."""
+    model = merge(start.model) if hasattr(start.model.backbone, "peft_config") else start.model
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return Loaded(model=model.backbone, tokenizer=start.form.tokenizer)
+
+
+def opened(folder: Path) -> Opened:
+    """The model of a run directory: the backbone, each parent's training on it, then this run's.
+
+    Raises `UsageError` for a folder without a record or whose training has not ended.
+    """
+    entry = record.read(folder)
+    if entry is None:
+        raise UsageError(f"{shown(folder)} is no run directory: it has no record.json")
+    if entry["digest"] is None:
+        raise UsageError(f"{shown(folder)} has not been trained to its end (status {entry['status']}): run it again")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    experiment = from_config(config, chained=entry["parent"] is not None)
+    if not experiment.ours:
+        return Opened(entry=entry, experiment=experiment, built=None)
+    made = built(experiment, parent_model(entry))
+    if experiment.trains:
+        restore(made.model, folder, entry["run_id"])
+    return Opened(entry=entry, experiment=experiment, built=made)
+
+
+def parent_model(entry: dict[str, Any]) -> Built | None:
+    return None if entry["parent"] is None else opened(runs() / entry["parent"]).built
+
+
+def restore(model: UnifiedLM, folder: Path, identity: str) -> str:
+    """Load the newest whole checkpoint of a run directory into a model built alike; returns its digest.
+
+    Raises `ValueError` where there is none.
+    """
+    saved = checkpoint.latest(folder / "checkpoint", identity)
+    if saved is None:
+        raise ValueError(f"{shown(folder)} has no checkpoint; run it again")
+    checkpoint.load_weights(saved, model)
+    return saved.digest
+
+
+def subject(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> Subject:
+    """What is scored: ours by its method's read-out, others' as they come. `digest` names the weights."""
+    name = experiment.name
+    if made is None:
+        if isinstance(experiment.backbone, Searcher):
+            return Subject(name=name, search=experiment.backbone)
+        return Subject(name=name, embedder=experiment.backbone)
+    method = experiment.method
+    embedder = Encoder(
+        model=made.model,
+        form=made.form,
+        readout=method.readout,
+        weights={"digest": digest, "step": step},
+        similarity=method.similarity,
+    )
+    generator = None
+    if experiment.attention.generate != "bidirectional":
+        slots = experiment.scoring.slots and method.slots > 0
+        generator = Generator(made.model, made.form, weights=f"{digest}@{step}", with_slots=slots)
+    return Subject(name=name, embedder=embedder, generator=generator, step=step)
