@@ -1,7 +1,7 @@
 """Our subjects behind mteb's protocols: the adapters mteb calls, and what they were told."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from mteb.types import PromptType
 
 from evals.instructions import ROW, Instructions
 from evals.score import Embedder, Searcher, Side
+
+NO_TEXT = "."
+"""Read in place of an empty text: published corpora hold documents without one, and a model needs something to read."""
 
 SIMILARITY = {"cosine": ScoringFunction.COSINE, "dot": ScoringFunction.DOT_PRODUCT}
 
@@ -71,6 +74,23 @@ class MtebEncoder:
         return score(embeddings1, embeddings2)
 
 
+class Remembering:
+    """An embedder that reads each text once per side and instruction: for suites whose tasks share texts."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._vectors: dict[tuple[str, str, str], np.ndarray] = {}
+        self.identity, self.similarity = embedder.identity, embedder.similarity
+        self.readout, self.attention = embedder.readout, embedder.attention
+
+    def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if (side, instruction, text) not in self._vectors]
+        if new:
+            vectors = self._embedder.encode(new, side=side, instruction=instruction)
+            self._vectors.update({(side, instruction, text): row for text, row in zip(new, vectors, strict=True)})
+        return np.stack([self._vectors[side, instruction, text] for text in texts])
+
+
 @dataclass(frozen=True, kw_only=True)
 class MtebSearch:
     """mteb's SearchProtocol over a search model of ours."""
@@ -94,10 +114,10 @@ def _texts(batches: Iterable[dict[str, Any]], instruction: str) -> tuple[list[st
         if ROW in instruction:
             if "instruction" not in batch:
                 raise ValueError(f"the instruction {instruction!r} has a place for the query's own, but there is none")
-            texts.extend(batch["query"])
+            texts.extend(text if text.strip() else NO_TEXT for text in batch["query"])
             instructions.extend(instruction.replace(ROW, own) for own in batch["instruction"])
         else:
-            texts.extend(batch["text"])
+            texts.extend(text if text.strip() else NO_TEXT for text in batch["text"])
             instructions.extend(instruction for _ in batch["text"])
     return texts, instructions
 

@@ -1,6 +1,7 @@
 """Models that this project did not make, as rows beside ours: sentence-transformers models and BM25."""
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from evals.score import Side
 from unified_lm.cache import folder_digest
 
 PACKAGED = "packaged:"
+INSIDE_IDENTIFIER = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def model_folder(model: str, revision: str | None) -> Path:
@@ -114,13 +116,15 @@ class SentenceTransformers:
 class Bm25:
     """BM25 (Robertson and Zaragoza, 2009) by bm25s: words in lower case, English stop words left out, no stemming.
 
-    It ranks every document of the corpus, or of a query's candidates, so that no candidate is lost to a first cut.
+    `identifiers="split"` reads the words inside `lag_plot` and `DataFrame`, which code is made of. Every document of the
+    corpus, or of a query's candidates, is ranked: no candidate is lost to a first cut.
     """
 
     k1: float = 1.5
     b: float = 0.75
     variant: Literal["lucene", "robertson", "atire"] = "lucene"
     stopwords: str = "english"
+    identifiers: Literal["whole", "split"] = "split"
     _index: bm25s.BM25 | None = field(default=None, init=False, repr=False)
     _ids: list[str] = field(default_factory=list, init=False, repr=False)
 
@@ -132,6 +136,7 @@ class Bm25:
             "b": self.b,
             "variant": self.variant,
             "stopwords": self.stopwords,
+            "identifiers": self.identifiers,
             "libraries": {"bm25s": version("bm25s")},
         }
 
@@ -140,7 +145,7 @@ class Bm25:
         texts = [f"{row.get('title') or ''} {row['text']}".strip() for row in corpus]
         self._ids = [row["id"] for row in corpus]
         self._index = bm25s.BM25(k1=self.k1, b=self.b, method=self.variant)
-        self._index.index(bm25s.tokenize(texts, stopwords=self.stopwords, show_progress=False), show_progress=False)
+        self._index.index(self._words(texts), show_progress=False)
 
     def search(
         self, queries: Any, *, top_k: int, top_ranked: Mapping[str, Sequence[str]] | None = None, **where: Any
@@ -149,12 +154,16 @@ class Bm25:
         if self._index is None:
             raise ValueError("no corpus has been indexed")
         asked = [f"{row['text']} {row.get('instruction') or ''}".strip() for row in queries]
-        words = bm25s.tokenize(asked, stopwords=self.stopwords, return_ids=False, show_progress=False)
         positions = {name: i for i, name in enumerate(self._ids)}
         ranked: dict[str, dict[str, float]] = {}
-        for query, known in zip(queries["id"], words, strict=True):
+        for query, known in zip(queries["id"], self._words(asked), strict=True):
             scores = self._index.get_scores(known) if known else np.zeros(len(self._ids), dtype=np.float32)
             among = range(len(self._ids)) if top_ranked is None else [positions[name] for name in top_ranked[query]]
             best = sorted(among, key=lambda i: -scores[i])[:top_k]
             ranked[query] = {self._ids[i]: float(scores[i]) for i in best}
         return ranked
+
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        if self.identifiers == "split":
+            texts = [INSIDE_IDENTIFIER.sub(" ", text) for text in texts]
+        return bm25s.tokenize(texts, stopwords=self.stopwords, return_ids=False, show_progress=False)

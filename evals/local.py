@@ -4,7 +4,6 @@ Every error names the file and the line.
 """
 
 import csv
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 
-from evals.tasks import own_task, retrieval_data
+from evals.instructions import Instructions
+from evals.mteb_suite import MtebSuite
+from evals.tasks import TaskSource, opaque, own_task, retrieval_data
 from unified_lm.cache import digest, file_digest
 
 NONE_EXCLUDED = "N/A"
@@ -81,6 +82,26 @@ class StsFile:
         )
 
 
+def retrieval_suite(
+    *, folder: str, name: str = "local_beir", split: str = "test", instruction: str = "", metrics: Sequence[str] = ()
+) -> MtebSuite:
+    """One BEIR folder as a suite; `instruction` is the queries'."""
+    source = BeirFolder(folder=folder, split=split)
+    return _suite(name, source, instruction, metrics)
+
+
+def similarity_suite(
+    *, file: str, name: str = "local_sts", instruction: str = "", metrics: Sequence[str] = ()
+) -> MtebSuite:
+    """One file of sentence pairs as a suite; both sentences get the `instruction`."""
+    return _suite(name, StsFile(file=file), instruction, metrics)
+
+
+def _suite(name: str, source: TaskSource, instruction: str, metrics: Sequence[str]) -> MtebSuite:
+    table = Instructions(name=name, tasks={source.name: {"query": instruction}})
+    return MtebSuite(name=name, sources=[source], instructions=table, metrics=metrics)
+
+
 def _beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
     documents = {row["_id"]: row for row in _rows(corpus)}
     asked = {row["_id"]: row for row in _rows(queries)}
@@ -98,11 +119,6 @@ def _beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
         candidates=candidates and {opaque(query): [opaque(document) for document in listed]
                                    for query, listed in candidates.items()},
     )
-
-
-def opaque(name: str) -> str:
-    """An id that says nothing about what it names; equal names stay equal."""
-    return hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

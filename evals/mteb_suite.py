@@ -6,7 +6,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ import datasets
 import mteb
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, meta
+from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, Remembering, meta
 from evals.instructions import Instructions
 from evals.random_state import random_state_kept
 from evals.score import Progress, Score, Subject, key
 from evals.store import Store
 from evals.tasks import TaskSource, sizes
+
+PROTOCOL = 1
+"""How this suite scores; part of every key. Raise it when the same inputs would give other scores."""
 
 LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
 """The packages that compute a score out of vectors or rankings."""
@@ -30,12 +33,16 @@ CORRELATIONS = ("pearson", "spearman", "mcc")
 
 @dataclass(frozen=True, kw_only=True)
 class MtebSuite:
-    """`sources` build the tasks; `metrics` are reported beside each task's main one, where the task has them."""
+    """`sources` build the tasks; `metrics` are reported beside each task's main one, where the task has them.
+
+    `remember` keeps the vectors of all texts until the suite is scored: for small suites whose tasks share texts.
+    """
 
     name: str
     sources: Sequence[TaskSource]
     instructions: Instructions
     metrics: Sequence[str] = ()
+    remember: bool = False
 
     def __post_init__(self) -> None:
         twice = {task for task in self.tasks if self.tasks.count(task) > 1}
@@ -53,6 +60,8 @@ class MtebSuite:
 
         `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason.
         """
+        if self.remember and subject.embedder is not None:
+            subject = replace(subject, embedder=Remembering(subject.embedder))
         store = Store(folder=folder, suite=self.name)
         scores: list[Score] = []
         for i, source in enumerate(self.sources, start=1):
@@ -72,6 +81,7 @@ class MtebSuite:
             "similarity": subject.embedder.similarity if subject.embedder else "",
             "step": subject.step,
             "suite": self.name,
+            "protocol": PROTOCOL,
             "task": name,
             "revision": task.metadata.dataset["revision"],
             "splits": list(task.eval_splits),

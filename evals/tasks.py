@@ -1,5 +1,6 @@
 """Where mteb tasks come from: mteb itself (pinned, from the hub or a local mirror), or data of our own."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,11 @@ def own_task(
         eval_splits=["test"], dataset={"path": path, "revision": revision},
     )
     return type(name, (kind,), {"metadata": metadata, "load_data": load_data, "__module__": __name__, **attributes})()
+
+
+def opaque(name: str) -> str:
+    """An id that says nothing about what it names; equal names stay equal."""
+    return hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
 def sizes(task: AbsTask) -> dict[tuple[str, str], int]:

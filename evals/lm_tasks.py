@@ -1,0 +1,151 @@
+"""lm-eval tasks with everything pinned that decides their scores, and where their configurations come from."""
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from unified_lm.cache import folder_digest
+
+Style = Literal["none", "tokenizer", "rows"]
+"""How a prompt is written: as it is, by the tokenizer's chat template, or like the rows that the model was trained on."""
+
+BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""The names under which lm-eval accepts a budget of new tokens."""
+
+
+@runtime_checkable
+class LmTaskSource(Protocol):
+    """Where a task's configuration and data come from. `revision` names the content of the data."""
+
+    @property
+    def revision(self) -> str: ...
+
+    def config(self) -> dict[str, Any]:
+        """The configuration of an lm_eval ConfigurableTask, before the pins."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """A task of lm-eval's own at a data revision (a commit of the hub), or read from a local mirror.
+
+    `file` is its yaml below lm_eval/tasks. `mirror` is a folder of plain data set folders, `<org>/<name>/`; a local
+    folder has no revision that anything would verify, so the digest of its content takes the revision's place.
+    """
+
+    file: str
+    commit: str
+    mirror: str | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
+            raise ValueError(f"commit={self.commit} of {self.file} pins nothing: give the 40 digits of a commit")
+
+    @property
+    def revision(self) -> str:
+        return f"mirror:{folder_digest(self._folder())}" if self.mirror else self.commit
+
+    def config(self) -> dict[str, Any]:
+        """Raises ValueError for a file that lm-eval does not have or that is no single task, and a missing mirror."""
+        config = dict(_registered(self.file))
+        if self.mirror:
+            return config | {"dataset_path": str(self._folder())}
+        return config | {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": self.commit}}
+
+    def _folder(self) -> Path:
+        path = _registered(self.file)["dataset_path"]
+        folder = Path(str(self.mirror)) / path
+        if not folder.is_dir():
+            raise ValueError(
+                f"the data mirror has no {folder}; fetch it with: hf download --repo-type dataset {path} "
+                f"--revision {self.commit} --local-dir {folder}"
+            )
+        return folder
+
+
+@cache
+def _registered(file: str) -> Mapping[str, Any]:
+    from lm_eval import tasks
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    path = Path(tasks.__file__).parent / file
+    if not path.is_file():
+        raise ValueError(f"lm_eval has no task file {file}; it is a path below {path.parent}, like gsm8k/gsm8k.yaml")
+    config = load_yaml(path)
+    if not isinstance(config.get("task"), str) or "dataset_path" not in config:
+        raise ValueError(f"{file} is a group or a template, not one task: list the files of its tasks, each with its pins")
+    return {name: value for name, value in config.items() if name != "tag"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmTask:
+    """One task and its pins: every one of them can change a score, so none has a default.
+
+    `shots`: examples in the prompt, each a turn of its own where `multiturn` is true. `budget`: most new tokens of an
+    answer, for generative tasks only. `metrics`: what is reported, "exact_match" or, after a filter of the task's,
+    "exact_match,strict-match".
+    """
+
+    name: str
+    source: LmTaskSource
+    shots: int
+    template: Style
+    multiturn: bool
+    budget: int | None
+    metrics: Sequence[str]
+
+    def __post_init__(self) -> None:
+        missing = [field.name for field in fields(self) if getattr(self, field.name) is None and field.name != "budget"]
+        if missing or not self.metrics:
+            raise ValueError(f"task {self.name} is not pinned: it needs {', '.join(missing or ['metrics'])}")
+        if self.template not in get_args(Style):
+            raise ValueError(f"template={self.template} of task {self.name} is unknown; use one of {get_args(Style)}")
+        if self.shots < 0 or (self.budget is not None and self.budget < 1):
+            raise ValueError(
+                f"task {self.name} has shots={self.shots} and budget={self.budget}: "
+                "shots are at least 0 and a budget at least 1"
+            )
+
+    def config(self) -> dict[str, Any]:
+        """The configuration of the ConfigurableTask that is run.
+
+        Raises ValueError for a generative task without a budget, and for any other with one.
+        """
+        config = dict(self.source.config()) | {"task": self.name, "num_fewshot": self.shots}
+        generative = config.get("output_type", "generate_until") == "generate_until"
+        if generative and self.budget is None:
+            raise ValueError(f"task {self.name} generates and is not pinned: it needs a budget of new tokens")
+        if not generative and self.budget is not None:
+            raise ValueError(f"task {self.name} generates nothing, so budget={self.budget} says nothing; use null")
+        if generative:
+            until = [config.get("fewshot_delimiter", "\n\n")]
+            settings = {"until": until, "do_sample": False, **(config.get("generation_kwargs") or {})}
+            unpinned = {name: value for name, value in settings.items() if name not in BUDGETS}
+            config["generation_kwargs"] = unpinned | {"max_gen_toks": self.budget}
+        return config
+
+    @property
+    def described(self) -> str:
+        """The pins that a reader of a score must know."""
+        turns = ", each a turn" if self.multiturn and self.shots and self.template != "none" else ""
+        budget = f", at most {self.budget} new tokens" if self.budget is not None else ""
+        return f"{self.shots}-shot{turns}, template {self.template}{budget}"
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits that name a configuration; its functions count by their source."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=_source).encode()).hexdigest()[:16]
+
+
+def _source(value: Any) -> Any:
+    if isinstance(value, partial):
+        return [_source(value.func), value.args, value.keywords]
+    if callable(value):
+        return inspect.getsource(value)
+    raise ValueError(f"a task's configuration holds JSON values and functions, not {type(value).__name__}")
