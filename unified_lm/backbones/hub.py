@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -16,13 +17,13 @@ from huggingface_hub.errors import (
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
-    AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
-from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, require_transformers
-from unified_lm.backbones.loaded import Loaded, digest, read_weights, torch_dtype
+from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, DiffusionLayout, require_transformers
+from unified_lm.backbones.loaded import Loaded, digest, read_tokenizer, read_weights, torch_dtype
 from unified_lm.cache import file_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -57,8 +58,8 @@ class Hub:
         elif self.revision is None or not COMMIT.fullmatch(self.revision):
             raise ValueError(
                 f"backbone.revision={self.revision} of backbone.id={self.id} is no commit: a branch or tag moves, so a "
-                "number measured on it names no model; give the 40 hexadecimal digits that the model's page shows under "
-                "'Files and versions', 'History', as backbone.revision="
+                "number measured on it names no model; give as backbone.revision= the 40 hexadecimal digits that the "
+                "model's page shows under 'Files and versions', 'History'"
             )
 
     @property
@@ -67,41 +68,39 @@ class Hub:
 
     def fingerprint(self) -> str:
         """Content of a local folder (large files are read once), or the commit of a hub id."""
-        content: Any = self.revision
-        if self._local:
-            folder = self._folder()
-            files = {path.name: file_digest(path) for pattern in FILES for path in sorted(folder.glob(pattern))}
-            content = files
-        named = "" if self._local else self.id
-        return digest({"hub": named, "content": content, "subfolder": self.subfolder, "dtype": self.dtype})
+        if not self._local:
+            return digest([self.id, self.revision, self.subfolder, self.dtype])
+        folder = self._folder()
+        files = {path.name: file_digest(path) for pattern in FILES for path in folder.glob(pattern)}
+        return digest([files, self.dtype])
 
     def load(self) -> Loaded:
-        facts = json.loads(self._config_file().read_text())
-        kind = facts.get("model_type")
-        dtype = torch_dtype(self.dtype)
+        config_file = self._config_file()
+        facts = json.loads(config_file.read_text())
+        kind, dtype = facts.get("model_type"), torch_dtype(self.dtype)
         if kind in DIFFUSION_LAYOUTS:
-            layout = DIFFUSION_LAYOUTS[kind]
-            require_transformers()
-            layout.config(facts)  # refused here, before gigabytes are fetched
-            folder = self._folder()
-            model = layout.read(facts, folder, dtype)
-            tokenizer = layout.tokenizer_class.from_pretrained(folder, local_files_only=True, padding_side="left")
-            _check_tokenizer(model, tokenizer, self.id)
-            mask = facts.get("mask_token_id")
-            if mask is None or not 0 <= mask < len(tokenizer):
-                raise ValueError(
-                    f"mask_token_id={mask} in config.json of {self.id} is none of the {len(tokenizer)} tokens of its "
-                    "tokenizer; a diffusion backbone cannot be used without its mask token"
-                )
-            return Loaded(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
+            return self._load_diffusion(DIFFUSION_LAYOUTS[kind], facts, dtype)
+        config = _causal_config(config_file, kind)
         folder = self._folder()
-        config = _causal_config(folder, kind)
+        tokenizer = read_tokenizer(folder)
         model = read_weights(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], folder, dtype)
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, padding_side="left"
-        )
-        _check_tokenizer(model, tokenizer, self.id)
+        _declare_padding(model, tokenizer, self.id)
         return Loaded(model=model, tokenizer=tokenizer)
+
+    def _load_diffusion(self, layout: DiffusionLayout, facts: dict[str, Any], dtype: torch.dtype) -> Loaded:
+        require_transformers()
+        layout.config(facts)  # refuses what cannot be mapped before gigabytes are fetched
+        folder = self._folder()
+        tokenizer = read_tokenizer(folder, layout.tokenizer_class)
+        mask = facts.get("mask_token_id")
+        if mask is None or not 0 <= mask < len(tokenizer):
+            raise ValueError(
+                f"mask_token_id={mask} in config.json of {self.id} is none of the {len(tokenizer)} tokens of its "
+                "tokenizer; a diffusion backbone cannot be used without its mask token"
+            )
+        model = layout.read(facts, folder, dtype)
+        _declare_padding(model, tokenizer, self.id)
+        return Loaded(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
 
     @property
     def _local(self) -> bool:
@@ -109,15 +108,23 @@ class Hub:
 
     def _config_file(self) -> Path:
         if self._local:
-            path = self._folder() / "config.json"
+            path = Path(self.id).expanduser() / self.subfolder / "config.json"
             if not path.is_file():
                 raise ValueError(f"backbone.id={self.id} holds no config.json; give the folder of one checkpoint")
             return path
         return Path(_fetch(hf_hub_download, self.id, "config.json", revision=self.revision, subfolder=self.subfolder))
 
     def _folder(self) -> Path:
-        if self._local:
-            return Path(self.id).expanduser() / self.subfolder
+        folder = Path(self.id).expanduser() / self.subfolder if self._local else self._snapshot()
+        if not any(folder.glob("*.safetensors")):
+            raise ValueError(
+                f"backbone.id={self.id} holds no *.safetensors in {folder}, and pickled weights are never opened; "
+                "fetch the whole checkpoint, or convert it once with `save_pretrained` and give that folder"
+            )
+        return folder
+
+    def _snapshot(self) -> Path:
+        """The files of the pinned commit in the hub cache, fetched where they are missing."""
         inside = f"{self.subfolder}/" if self.subfolder else ""
         root = _fetch(
             snapshot_download,
@@ -148,18 +155,18 @@ def _fetch(download: Any, repository: str, *names: str, revision: str | None, **
         ) from error
 
 
-def _causal_config(folder: Path, kind: str | None) -> Any:
+def _causal_config(path: Path, kind: str | None) -> PreTrainedConfig:
     """The configuration of a decoder that transformers itself can build."""
     known = {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
     if kind not in known:
         raise ValueError(
-            f"model_type={kind} in {folder / 'config.json'} is no causal decoder of transformers and would need code "
+            f"model_type={kind} in {path} is no causal decoder of transformers and would need code "
             f"from the checkpoint, which is never run; use one of transformers' own, or {sorted(DIFFUSION_LAYOUTS)}"
         )
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
 
 
-def _check_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:
+def _declare_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:
     """Declare the padding token where there is none, and refuse tokens that have no vector."""
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer of {source} has no end token: set eos_token in its tokenizer_config.json")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,6 +85,17 @@ def read_weights(
             "is config.json from the same checkpoint?"
         )
     return model.eval()
+
+
+def read_tokenizer(folder: Path, otherwise: type[PreTrainedTokenizerFast] | None = None) -> PreTrainedTokenizerFast:
+    """The tokenizer exactly as a folder's tokenizer.json has it; without that file, through ``otherwise``.
+
+    transformers' own choice by model type rebuilds the pre-tokenizer of that family (Qwen2's, say) even where
+    tokenizer.json states another, so the same text would become other tokens without a word. Padding is on the left, as
+    a decoder's generation needs it; packs have no padding.
+    """
+    tokenizer_class = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else otherwise or AutoTokenizer
+    return tokenizer_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False, padding_side="left")
 
 
 @contextmanager

@@ -13,9 +13,16 @@ from filelock import FileLock
 from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from unified_lm.backbones.loaded import Loaded, digest, read_weights, torch_dtype, without_progress_bars
+from unified_lm.backbones.loaded import (
+    Loaded,
+    digest,
+    read_tokenizer,
+    read_weights,
+    torch_dtype,
+    without_progress_bars,
+)
 from unified_lm.cache import cache_dir, file_digest
 
 log = logging.getLogger(__name__)
@@ -62,7 +69,7 @@ class SmolLM2:
         folder = self.folder()
         with without_progress_bars():
             model = read_weights(LlamaForCausalLM, folder, torch_dtype(self.dtype))
-        return Loaded(model=model, tokenizer=AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return Loaded(model=model, tokenizer=read_tokenizer(folder))
 
     def folder(self) -> Path:
         """The converted checkpoint, made at the first call."""
