@@ -53,7 +53,7 @@ class PackedBatch:
     """One flat row of tokens with everything that a forward needs.
 
     `tokens`, `positions`, `labels`: [T]; `layout`: who sees whom; `starts[i]`: where `sequences[i]` begins.
-    `index` numbers the pack within its global batch: it keys the randomness of its forward.
+    `index` names the pack within its global batch: it keys the randomness of its forward.
     """
 
     tokens: Int[Tensor, " T"]
@@ -62,7 +62,7 @@ class PackedBatch:
     layout: Layout
     sequences: tuple[Sequence, ...]
     starts: tuple[int, ...]
-    index: int = 0
+    index: str = "0"
 
     def __len__(self) -> int:
         return self.tokens.numel()
@@ -91,7 +91,7 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def collate(sequences: Iterable[Sequence], index: int = 0) -> PackedBatch:
+def collate(sequences: Iterable[Sequence], index: str = "0") -> PackedBatch:
     """Lay sequences end to end in one pack, in the given order."""
     sequences = tuple(sequences)
     tokens: list[int] = []
@@ -133,4 +133,4 @@ def pack(sequences: Iterable[Sequence], budget: int) -> list[PackedBatch]:
             room = budget
         groups[-1].append(sequence)
         room -= len(sequence)
-    return [collate(group, index) for index, group in enumerate(groups)]
+    return [collate(group, str(index)) for index, group in enumerate(groups)]

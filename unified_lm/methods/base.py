@@ -21,6 +21,7 @@ from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts import Format
 from unified_lm.readout import Readout
 
+
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
     """Vectors read from a chunk: row ids [n], text hashes [n] and values [n, d] (float32 or wider)."""
@@ -32,10 +33,14 @@ class Vectors:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a forward hands to the objective: the cut points of the graph, and token losses as sums."""
+    """What a forward hands to the objective: the cut points of the graph, and token losses as sums.
+
+    `anchor` is a zero that hangs on every state: its backward runs through the whole forward and changes nothing.
+    """
 
     vectors: dict[str, Vectors] = field(default_factory=dict)
     sums: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    anchor: Float[Tensor, ""] | None = None
 
 
 @runtime_checkable
@@ -57,6 +62,10 @@ class Method(Protocol):
     @property
     def readout(self) -> str:
         """How its queries and documents are embedded when scored."""
+
+    @property
+    def similarity(self) -> str:
+        """What compares its vectors: "cosine" or "dot"."""
 
     @property
     def roles(self) -> tuple[str, ...]:

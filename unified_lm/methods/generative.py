@@ -15,9 +15,10 @@ from unified_lm.prompts import Format
 
 @dataclass(frozen=True, kw_only=True)
 class Generative:
-    """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` says how it is embedded if scored."""
+    """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` embeds it where it is scored."""
 
     readout: str
+    similarity: str = "cosine"
 
     slots = 0
     document_slots = 0

@@ -1,8 +1,9 @@
-"""Checkpoints: the trained parameters, the optimizer and the step, as safetensors, written at once or not at all.
+"""Checkpoints: the trained parameters, the optimizer and the step, written at once or not at all.
 
-Only what was trained is kept (everything else is the backbone's own, known by its fingerprint). The data position and
-the schedule are functions of the step, and the model's randomness of (seed, step, chunk), so no generator state is
-needed. A checkpoint that does not match its digests is never used.
+Only what was trained is kept (everything else is the backbone's own, known by its fingerprint): safetensors for the
+weights, safetensors or, sharded, torch's distributed checkpoint for the optimizer. The data position and the schedule
+are functions of the step, and the model's randomness of (seed, step, chunk), so no generator state is needed. Every
+save is reopened and compared; a checkpoint that does not match its digests is never used.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import Sequence, collate
+
+WEIGHTS, OPTIMIZER, SHARDED = "model.safetensors", "optimizer.safetensors", "optimizer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +44,11 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU, gathered where it is sharded (a collective call then)."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).contiguous().cpu()
+
+
 def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -41,33 +56,76 @@ def file_digest(path: Path) -> str:
 
 def save(
     root: Path,
-    model: nn.Module,
+    model: UnifiedLM,
     optimizer: torch.optim.Optimizer | None,
     *,
     step: int,
     identity: str,
     keep: int = 1,
 ) -> Saved:
-    """Write `root/step-N` atomically and drop all but the last `keep`; without an optimizer it is a finished run's."""
-    root.mkdir(parents=True, exist_ok=True)
+    """Write `root/step-N` atomically and drop all but the last `keep`; without an optimizer it is a finished run's.
+
+    Called by every rank; rank 0 writes. Raises `OSError` where the disk is full (the checkpoint before stands), and
+    `RuntimeError` where the file, read again, is not what was to be saved.
+    """
+    first = not dist.is_initialized() or dist.get_rank() == 0
     final, partial = root / f"step-{step}", root / f".partial-{step}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    weights = trained(model)
-    save_file({name: value.contiguous().cpu() for name, value in weights.items()}, partial / "model.safetensors")
-    if optimizer is not None:
-        save_file(optimizer_tensors(model, optimizer), partial / "optimizer.safetensors")
-    digests = {path.name: file_digest(path) for path in sorted(partial.glob("*.safetensors"))}
-    state = {"step": step, "identity": identity, "digests": digests, "finished": optimizer is None}
-    (partial / "state.json").write_text(json.dumps(state, indent=1))
-    for path in partial.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
-    for old in steps(root)[:-keep]:
-        shutil.rmtree(old)
-    return Saved(folder=final, step=step, digest=digests["model.safetensors"][:16], finished=optimizer is None)
+    weights = {name: whole(value) for name, value in trained(model).items()}
+    sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    if first:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+    barrier()
+    try:
+        if sharded and optimizer is not None:
+            dcp.save(optimizer_tensors(model, optimizer), checkpoint_id=partial / SHARDED)
+        if first:
+            write(partial, weights)
+            if optimizer is not None and not sharded:
+                tensors = optimizer_tensors(model, optimizer)
+                save_file({name: whole(value) for name, value in tensors.items()}, partial / OPTIMIZER)
+            state = {
+                "step": step,
+                "identity": identity,
+                "finished": optimizer is None,
+                "digests": {str(path.relative_to(partial)): file_digest(path) for path in files(partial)},
+                "probe": None if sharded else probe(model),
+            }
+            (partial / "state.json").write_text(json.dumps(state, indent=1))
+            for path in files(partial):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
+            for old in steps(root)[:-keep]:
+                shutil.rmtree(old)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    barrier()
+    return found(final)
+
+
+def write(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Save the weights, read them again, and compare every tensor."""
+    empty = [name for name, value in weights.items() if not value.numel()]
+    if empty:
+        raise RuntimeError(f"nothing to save for {empty[0]}: its shard was not gathered")
+    save_file(weights, folder / WEIGHTS)
+    again = load_file(folder / WEIGHTS)
+    wrong = [name for name in weights if name not in again or not torch.equal(again[name], weights[name])]
+    if wrong or len(again) != len(weights):
+        raise RuntimeError(f"{folder / WEIGHTS} does not hold what was saved: {wrong[:1] or 'extra tensors'}")
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def steps(root: Path) -> list[Path]:
@@ -75,7 +133,14 @@ def steps(root: Path) -> list[Path]:
     return sorted(root.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def latest(root: Path, identity: str, complain=lambda text: None) -> Saved | None:
+def found(folder: Path) -> Saved:
+    state = json.loads((folder / "state.json").read_text())
+    return Saved(
+        folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"]
+    )
+
+
+def latest(root: Path, identity: str, complain: Callable[[str], None] = lambda text: None) -> Saved | None:
     """The newest checkpoint that is whole; a damaged one is named through `complain` and the one before it is used.
 
     Raises `ValueError` for a checkpoint of another identity: it is never continued.
@@ -92,39 +157,65 @@ def latest(root: Path, identity: str, complain=lambda text: None) -> Saved | Non
         if damaged:
             complain(f"{folder}/{damaged[0]} does not match its digest; using the checkpoint before it")
             continue
-        digest = state["digests"]["model.safetensors"][:16]
-        return Saved(folder=folder, step=state["step"], digest=digest, finished=state["finished"])
+        return found(folder)
     return None
 
 
-def load_weights(saved: Saved, model: nn.Module) -> None:
-    """Copy a checkpoint's weights into a model built alike.
+def load_weights(saved: Saved, model: UnifiedLM) -> None:
+    """Copy a checkpoint's weights into a model built alike, before it is sharded.
 
-    Raises `ValueError` where names or shapes differ: then it was built for something else.
+    Raises `ValueError` where names or shapes differ, or where the model then computes something else than it did when
+    it was saved: it was built on another backbone or with other adapters.
     """
-    found, wanted = load_file(saved.folder / "model.safetensors"), trained(model)
-    wrong = sorted(set(found) ^ set(wanted)) or [n for n in found if found[n].shape != wanted[n].shape]
+    tensors, wanted = load_file(saved.folder / WEIGHTS), trained(model)
+    wrong = sorted(set(tensors) ^ set(wanted)) or [n for n in tensors if tensors[n].shape != wanted[n].shape]
     if wrong:
-        raise ValueError(f"{saved.folder} does not fit this model: {wrong[0]} and {len(wrong) - 1} other tensors differ")
+        raise ValueError(f"{saved.folder} does not fit this model: {wrong[0]} and {len(wrong) - 1} others differ")
     with torch.no_grad():
-        for name, value in found.items():
+        for name, value in tensors.items():
             wanted[name].copy_(value)
+    before = json.loads((saved.folder / "state.json").read_text())["probe"]
+    if before is not None:
+        then, now = torch.tensor(before), torch.tensor(probe(model))
+        if torch.cosine_similarity(then, now, dim=0) < 0.999:
+            raise ValueError(f"{saved.folder} was trained on another backbone: its weights load, but compute otherwise")
+
+
+@torch.no_grad()
+def probe(model: UnifiedLM) -> list[float]:
+    """A few numbers that the whole model decides: part of a state and of its logits for fixed tokens and all slots."""
+    slots = 0 if model.slots is None else len(model.slots)
+    tokens = tuple(range(3, min(40, model.vocabulary))) + tuple(-(k + 1) for k in range(slots))
+    training = model.training
+    model.eval()
+    states = model.states(collate([Sequence(tokens=tokens)]).to(model.device))
+    logits = model.logits(states[-1:])
+    model.train(training)
+    parts = [part.float() / part.float().abs().max() for part in (states[-1, :32], logits[0, :32])]
+    return torch.cat(parts).cpu().tolist()
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as one flat dictionary of tensors, named by parameter."""
     names = {id(p): name for name, p in model.named_parameters()}
-    out = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            out[f"{names[id(parameter)]}//{key}"] = torch.as_tensor(value).contiguous().cpu()
-    return out
+    return {
+        f"{names[id(parameter)]}//{key}": torch.as_tensor(value)
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
 
 
 def load_optimizer(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Restore the optimizer's state, tensor for tensor."""
     parameters = dict(model.named_parameters())
-    for name, value in load_file(saved.folder / "optimizer.safetensors").items():
+    if (saved.folder / SHARDED).exists():
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                optimizer.state[p] = {"step": torch.zeros(()), **zeros}
+        dcp.load(optimizer_tensors(model, optimizer), checkpoint_id=saved.folder / SHARDED)
+        return
+    for name, value in load_file(saved.folder / OPTIMIZER).items():
         parameter, _, key = name.rpartition("//")
         target = parameters[parameter]
-        moved = value.to(target.device) if value.shape else value
-        optimizer.state[target][key] = moved
+        optimizer.state[target][key] = value.to(target.device) if value.shape else value

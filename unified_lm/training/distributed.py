@@ -7,7 +7,9 @@ without an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,24 +17,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from unified_lm.methods.base import Vectors, gathered
-from unified_lm.packing import PackedBatch
+from unified_lm.packing import PackedBatch, Sequence, collate
+
+FILLER = "filler"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among the processes of a run."""
+    """This process among the processes of a run. `lockstep`: every rank must call the model equally often (FSDP2)."""
 
     rank: int = 0
     size: int = 1
+    lockstep: bool = False
 
     @classmethod
-    def current(cls) -> Ranks:
+    def current(cls, *, lockstep: bool = False) -> Ranks:
         if not dist.is_initialized():
-            return cls()
-        return cls(rank=dist.get_rank(), size=dist.get_world_size())
+            return cls(lockstep=lockstep)
+        return cls(rank=dist.get_rank(), size=dist.get_world_size(), lockstep=lockstep)
 
     def deal(self, chunks: list[PackedBatch]) -> list[PackedBatch]:
-        """This rank's whole chunks of the global batch.
+        """This rank's whole chunks of the global batch; in lockstep the count is evened with chunks without objective.
 
         Raises `ValueError` where a rank would get none.
         """
@@ -41,15 +46,26 @@ class Ranks:
                 f"{self.size} ranks but only {len(chunks)} chunks in the global batch; use launch with at most "
                 f"{len(chunks)} processes, a smaller runtime.chunk_tokens, or more rows a step"
             )
-        return chunks[self.rank :: self.size]
+        mine = chunks[self.rank :: self.size]
+        if self.lockstep and len(mine) < -(-len(chunks) // self.size):
+            mine.append(collate([Sequence(tokens=(0,), role=FILLER)], index=f"{FILLER}-{self.rank}"))
+        return mine
 
     def total(self, counts: Mapping[str, int | float]) -> dict[str, int | float]:
         """Counts (or sums) added over ranks; every rank sees the same names, whatever it counted."""
         if self.size == 1:
             return dict(counts)
         everyone: list[Mapping[str, int | float]] = [{}] * self.size
-        dist.all_gather_object(everyone, counts)
+        dist.all_gather_object(everyone, dict(counts))
         return {name: sum(c.get(name, 0) for c in everyone) for name in sorted({n for c in everyone for n in c})}
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Each flag, true on every rank where it is true on one: what all ranks must decide alike."""
+        if self.size == 1:
+            return list(flags)
+        tensor = torch.tensor([int(flag) for flag in flags], device=collective_device())
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return [bool(flag) for flag in tensor.tolist()]
 
     def gather(self, parts: Iterable[dict[str, Vectors]]) -> dict[str, Vectors]:
         """Detached vectors of all chunks of all ranks by name, ordered by row id."""
@@ -58,41 +74,43 @@ class Ranks:
             for name, vectors in part.items():
                 mine.setdefault(name, []).append(vectors)
         local = {name: gathered(found) for name, found in mine.items()}
-        local = {
-            name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.detach()) for name, v in local.items()
-        }
+        local = {name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.detach()) for name, v in local.items()}
         return local if self.size == 1 else self.exchange(local)
 
     def exchange(self, local: dict[str, Vectors]) -> dict[str, Vectors]:
         """Every rank's vectors on every rank: shapes first, then one padded all-gather a name."""
         shapes: list[dict[str, tuple]] = [{}] * self.size
         dist.all_gather_object(shapes, {n: (*v.values.shape, v.values.dtype) for n, v in local.items()})
-        device = next((v.values.device for v in local.values()), torch.device("cpu"))
+        device = collective_device()
         out = {}
         for name in sorted({name for shape in shapes for name in shape}):
             counts = [shape.get(name, (0,))[0] for shape in shapes]
             _, width, dtype = next(shape[name] for shape in shapes if name in shape)
-            own = local.get(name)
             values = torch.zeros(max(counts), width, dtype=dtype, device=device)
             keys = torch.zeros(max(counts), 2, dtype=torch.long, device=device)
-            if own is not None:
-                values[: counts[self.rank]] = own.values
-                keys[: counts[self.rank]] = torch.stack([own.rows, own.hashes], dim=1)
+            if name in local:
+                values[: counts[self.rank]] = local[name].values
+                keys[: counts[self.rank]] = torch.stack([local[name].rows, local[name].hashes], dim=1)
             all_values = [torch.empty_like(values) for _ in counts]
             all_keys = [torch.empty_like(keys) for _ in counts]
             dist.all_gather(all_values, values)
             dist.all_gather(all_keys, keys)
-            found = [
+            out[name] = gathered(
                 Vectors(rows=k[:n, 0], hashes=k[:n, 1], values=v[:n])
                 for k, v, n in zip(all_keys, all_values, counts, strict=True)
                 if n
-            ]
-            out[name] = gathered(found)
+            )
         return out
+
+    def broadcast(self, module: nn.Module) -> None:
+        """Rank 0's parameters and buffers on every rank."""
+        if self.size > 1:
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor.detach(), src=0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """One coalesced all-reduce a dtype; a parameter that took no part on this rank counts as zero."""
-        if self.size == 1:
+        if self.size == 1 or self.lockstep:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for parameter in parameters:
@@ -104,3 +122,22 @@ class Ranks:
             dist.all_reduce(flat)
             parts = flat.split([grad.numel() for grad in grads])
             torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
+
+
+def collective_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """The process group that torchrun's environment describes (nccl on CUDA, else gloo); nothing in a lone process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -1,23 +1,29 @@
-"""The training loop: one loop for every method."""
+"""The training loop: one loop for every method, any number of chunks and ranks."""
 
 from __future__ import annotations
 
 import math
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
 from unified_lm.data.rows import Row
 from unified_lm.methods.base import Method
 from unified_lm.model import UnifiedLM
-from unified_lm.packing import pack
+from unified_lm.packing import PackedBatch, pack
 from unified_lm.prompts import Format
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import Randomness, Reader, Redo, accumulate
 from unified_lm.training.optimizer import Optim
+from unified_lm.training.sharding import Launch, shard, synchronise
+from unified_lm.training.watch import Preempted, Watchdog, stop_requests
 
 
 @runtime_checkable
@@ -32,15 +38,30 @@ class Runtime:
     """How a run is computed, never what: nothing here is part of a run's identity.
 
     `chunk_tokens` bounds a chunk; `keep_tokens` the tokens whose graphs are kept from the first pass (None: one
-    chunk's); `save_every` steps between checkpoints (None: only the last); `keep_last` checkpoints stay; `threads` of
-    torch (None: as it finds them).
+    chunk's); `save_every`: steps between checkpoints, or minutes as in "10m" (None: only the last); `keep_last`
+    checkpoints stay; `threads` of torch (None: as it finds them).
     """
 
     chunk_tokens: int
     keep_tokens: int | None = None
-    save_every: int | None = None
+    save_every: int | str | None = None
     keep_last: int = 1
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        every = self.save_every
+        if isinstance(every, str) and not (every.endswith("m") and every[:-1].isdigit()):
+            raise ValueError(f"runtime.save_every={every} is neither steps (500) nor minutes (10m)")
+
+    @property
+    def keep_chunks(self) -> int:
+        return max(1, (self.keep_tokens or 0) // self.chunk_tokens)
+
+    def due(self, step: int, minutes: float) -> bool:
+        """Whether a checkpoint is due after `step` steps, `minutes` after the one before."""
+        if isinstance(self.save_every, str):
+            return minutes >= int(self.save_every[:-1])
+        return bool(self.save_every) and step % self.save_every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +74,14 @@ class TrainResult:
     tokens: int
 
 
-class Diverged(RuntimeError):
-    """The loss or a gradient is not a number any more."""
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The rows of a step and this rank's chunks of them; `tokens` of the global batch, `waited` seconds for it."""
+
+    rows: list[Row]
+    chunks: list[PackedBatch]
+    tokens: int
+    waited: float
 
 
 def train(
@@ -68,62 +95,148 @@ def train(
     runtime: Runtime,
     folder: Path,
     identity: str,
+    launch: Launch | None = None,
     on_log: Callable[[dict[str, Any]], None] = lambda entry: None,
     complain: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
     """Train to `optim.last_step`, continuing from the newest whole checkpoint under `folder`.
 
-    `on_log` receives one entry a step: step, loss, each term, lr, gradient norms, tokens_per_s, padding_factor.
-    Raises `Diverged` with the step where the loss is not finite; the last checkpoint stands.
+    Called alike on every rank. `on_log` receives one entry a step. Raises `Diverged` where a loss or gradient is not
+    finite or stays exactly zero (the last checkpoint stands), and `Preempted` behind a checkpoint after SIGTERM or
+    SIGUSR1.
     """
-    ranks = Ranks.current()
-    reader = Reader(model, method)
-    optimizer = optim.build(model)
+    launch = launch or Launch(processes=1)
+    ranks = Ranks.current(lockstep=launch.sharded)
     saved = checkpoint.latest(folder, identity, complain)
-    step = 0
     if saved is not None:
         checkpoint.load_weights(saved, model)
-        step = saved.step
         if saved.finished:
-            return TrainResult(step=step, digest=saved.digest, wall_s=0.0, tokens=0)
+            return TrainResult(step=saved.step, digest=saved.digest, wall_s=0.0, tokens=0)
+    ranks.broadcast(model)
+    if launch.checkpointing:
+        model.backbone.activation_checkpointing_enable()
+    reader = Reader(model, method)
+    if launch.sharded:
+        shard(reader, launch)
+    optimizer = optim.build(model)
+    if saved is not None:
         checkpoint.load_optimizer(saved, model, optimizer)
+    watchdog = Watchdog(folder=folder, vocabulary=model.vocabulary, complain=complain)
     model.train()
-    began, seen = time.perf_counter(), 0
-    keep_tokens = runtime.chunk_tokens if runtime.keep_tokens is None else runtime.keep_tokens
-    while step < optim.last_step:
-        start = time.perf_counter()
+    done = 0 if saved is None else saved.step
+    began = last_save = time.perf_counter()
+    seen = 0
+
+    def keep(final: bool = False) -> checkpoint.Saved:
+        return checkpoint.save(
+            folder, model, None if final else optimizer, step=done, identity=identity, keep=runtime.keep_last
+        )
+
+    with stop_requests() as asked:
+        for step in prefetched(batches, method, form, ranks, runtime, range(done, optim.last_step)):
+            start = time.perf_counter()
+            rate = optim.prepare(optimizer, done)
+            chunks = [chunk.to(model.device) for chunk in step.chunks]
+            terms = gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, complain)
+            norms = optim.clip_gradients(optimizer)
+            loss = sum(method.weights[name] * value for name, value in terms.items())
+            watchdog.look(done, loss, terms, norms, step.rows)
+            optimizer.step()
+            done += 1
+            seen += step.tokens
+            seconds = time.perf_counter() - start
+            on_log(
+                {
+                    "step": done,
+                    "loss": loss,
+                    **terms,
+                    "lr": rate,
+                    "grad_norm": math.hypot(*norms.values()),
+                    **{f"grad_norm_{name}": value for name, value in norms.items()},
+                    "tokens": step.tokens,
+                    "tokens_per_s": step.tokens / (seconds + step.waited),
+                    "padding_factor": padding(step.chunks, ranks, step.tokens),
+                    "data_wait_s": step.waited,
+                    "peak_memory_gib": peak_memory(),
+                }
+            )
+            minutes = (time.perf_counter() - last_save) / 60
+            due, stopping = ranks.any(runtime.due(done, minutes), asked())
+            if done < optim.last_step and (due or stopping):
+                keep()
+                last_save = time.perf_counter()
+                if stopping:
+                    raise Preempted(f"stopped on request after step {done}; the same command continues")
+    model.eval()
+    final = keep(final=True)
+    return TrainResult(step=done, digest=final.digest, wall_s=time.perf_counter() - began, tokens=seen)
+
+
+def gradients(
+    reader: Reader,
+    optimizer: torch.optim.Optimizer,
+    chunks: list[PackedBatch],
+    ranks: Ranks,
+    seed: int,
+    step: int,
+    runtime: Runtime,
+    optim: Optim,
+    complain: Callable[[str], None],
+) -> dict[str, float]:
+    """The summed gradient of one step in the parameters, redone with smaller chunks where memory ran out."""
+    before = len(chunks)
+    while True:
+        optimizer.zero_grad(set_to_none=True)
+        try:
+            terms = accumulate(
+                reader,
+                chunks,
+                ranks=ranks,
+                randomness=Randomness(seed=seed, step=step),
+                keep_chunks=runtime.keep_chunks,
+                batch_scale=optim.batch_scale,
+                on_backward=synchronise,
+            )
+            break
+        except Redo:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    if len(chunks) > before:
+        complain(
+            f"step {step}: out of memory, so {before} chunks were cut to {len(chunks)}; the objective is the same, "
+            "dropout drew other masks; a smaller runtime.chunk_tokens avoids it"
+        )
+    ranks.sum_gradients(p for group in optimizer.param_groups for p in group["params"])
+    return terms
+
+
+def prefetched(
+    batches: Batches, method: Method, form: Format, ranks: Ranks, runtime: Runtime, steps: range
+) -> Iterator[Step]:
+    """The steps' chunks, each tokenized and packed in the background while the one before is computed."""
+
+    def prepare(step: int) -> tuple[list[Row], list[PackedBatch], int]:
         rows = batches.batch(step)
         chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
-        mine = [chunk.to(model.device) for chunk in ranks.deal(chunks)]
-        optimizer.zero_grad(set_to_none=True)
-        rate = optim.prepare(optimizer, step)
-        terms = accumulate(
-            reader, mine, ranks=ranks, randomness=Randomness(seed=seed, step=step), keep_tokens=keep_tokens
-        )
-        ranks.sum_gradients(p for group in optimizer.param_groups for p in group["params"])
-        norms = optim.clip_gradients(optimizer)
-        loss = sum(method.weights[name] * value for name, value in terms.items())
-        if not math.isfinite(loss) or not all(map(math.isfinite, norms.values())):
-            raise Diverged(f"step {step}: loss {loss}, gradient norms {norms}; rows {[row.query[:40] for row in rows]}")
-        optimizer.step()
-        step += 1
-        tokens = sum(map(len, chunks))
-        seen += tokens
-        on_log(
-            {
-                "step": step,
-                "loss": loss,
-                **terms,
-                "lr": rate,
-                "grad_norm": math.hypot(*norms.values()),
-                **{f"grad_norm_{name}": value for name, value in norms.items()},
-                "tokens_per_s": tokens / (time.perf_counter() - start),
-                "padding_factor": 1.0,
-                "tokens": tokens,
-            }
-        )
-        if runtime.save_every and step % runtime.save_every == 0 and step < optim.last_step:
-            checkpoint.save(folder, model, optimizer, step=step, identity=identity, keep=runtime.keep_last)
-    model.eval()
-    final = checkpoint.save(folder, model, None, step=step, identity=identity, keep=runtime.keep_last)
-    return TrainResult(step=step, digest=final.digest, wall_s=time.perf_counter() - began, tokens=seen)
+        return rows, ranks.deal(chunks), sum(map(len, chunks))
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
+        ahead = pool.submit(prepare, steps[0]) if steps else None
+        for step in steps:
+            start = time.perf_counter()
+            rows, chunks, tokens = ahead.result()
+            waited = time.perf_counter() - start
+            ahead = pool.submit(prepare, step + 1) if step + 1 in steps else None
+            yield Step(rows=rows, chunks=chunks, tokens=tokens, waited=waited)
+
+
+def padding(chunks: list[PackedBatch], ranks: Ranks, tokens: int) -> float:
+    """Computed tokens over real tokens: 1 but for the chunks that even the ranks' counts under FSDP."""
+    return ranks.total({"computed": sum(map(len, chunks))})["computed"] / tokens if ranks.lockstep else 1.0
+
+
+def peak_memory() -> float:
+    """Most memory held so far in GiB: allocated on the GPU, or this process's resident set on a CPU."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -10,7 +10,7 @@ kept or its forward is run again decides memory and time, never the gradient: a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from unified_lm.methods.base import Method, Reading, Vectors
 from unified_lm.model import UnifiedLM
-from unified_lm.packing import PackedBatch
-from unified_lm.training.distributed import Ranks
+from unified_lm.packing import PackedBatch, collate
+from unified_lm.training.distributed import FILLER, Ranks
+
+Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
 
 
 class Reader(nn.Module):
@@ -31,90 +33,133 @@ class Reader(nn.Module):
         self.method = method
 
     def forward(self, batch: PackedBatch, tokens: bool = True) -> Reading:
-        return self.method.read(self.model.states(batch), batch, self.model, tokens=tokens)
+        states = self.model.states(batch)
+        filler = batch.sequences[0].role == FILLER
+        reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
+        return Reading(vectors=reading.vectors, sums=reading.sums, anchor=states.sum() * 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Randomness:
-    """What a chunk's forward draws from: dropout depends on nothing but the seed, the step and the chunk's number."""
+    """What a chunk's forward draws from: dropout depends on nothing but the seed, the step and the chunk's name."""
 
     seed: int
     step: int
 
-    def key(self, chunk: int) -> None:
+    def key(self, chunk: str) -> None:
         """Seed torch's generators for one chunk."""
         text = f"{self.seed}/{self.step}/{chunk}".encode()
         torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little"))
 
 
+class Redo(RuntimeError):
+    """A rank ran out of memory after its first backward and cut that chunk: every rank redoes the step."""
+
+
+class TooLarge(RuntimeError):
+    """A device ran out of memory in a chunk that cannot be cut while other ranks wait in lockstep."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(
+            f"out of memory in a chunk of {tokens} tokens under FSDP; the last checkpoint stands: continue with "
+            f"runtime.chunk_tokens={max(1, tokens // 2)}"
+        )
+
+
+def halved(chunk: PackedBatch) -> list[PackedBatch]:
+    """A chunk as two, cut between sequences near its middle.
+
+    Raises `ValueError` for a chunk of one sequence: nothing can be cut.
+    """
+    if len(chunk.sequences) == 1:
+        raise ValueError(
+            f"one sequence of {len(chunk)} tokens does not fit the device's memory; lower lengths.*, use "
+            "launch.checkpointing=true, or shard with launch=fsdp_8"
+        )
+    cut = min(range(1, len(chunk.sequences)), key=lambda i: abs(chunk.starts[i] - len(chunk) / 2))
+    parts = chunk.sequences[:cut], chunk.sequences[cut:]
+    return [collate(part, f"{chunk.index}.{n}").to(chunk.tokens.device) for n, part in enumerate(parts)]
+
+
 def accumulate(
-    reader: Reader,
-    chunks: Sequence[PackedBatch],
+    reader: nn.Module,
+    chunks: list[PackedBatch],
     *,
     ranks: Ranks,
     randomness: Randomness,
-    keep_tokens: int,
+    keep_chunks: int = 1,
     batch_scale: float = 1.0,
-    on_chunk: Callable[[bool], None] = lambda last: None,
+    on_backward: Callable[[nn.Module, bool], None] = lambda reader, last: None,
 ) -> dict[str, float]:
     """Add the gradient of the global objective over this rank's chunks to the parameters; returns the terms' values.
 
-    Graphs are kept while the chunks read so far hold at most `keep_tokens` tokens (the first chunk's always is: it
-    costs no memory that a second forward would not). `batch_scale` multiplies the batch-level terms (1 is exact).
-    `on_chunk(last)` is called before each backward, for gradient synchronisation under FSDP2.
+    The first `keep_chunks` graphs are kept from the first pass (one costs no memory that a second forward would not).
+    `batch_scale` multiplies the batch-level terms (1 is exact). `on_backward(reader, last)` is called before each
+    backward. A chunk that does not fit the device is halved in place in `chunks`: in the first pass at once, later by
+    raising `Redo` on every rank, since gradients were added already. In lockstep it cannot be: `TooLarge`.
     """
-    method, weights = reader.method, reader.method.weights
+    method: Method = reader.method
     counts: dict[str, int] = {}
     for chunk in chunks:
         for name, count in method.counts(chunk).items():
             counts[name] = counts.get(name, 0) + count
-    counts = ranks.total(counts)
+    totals = ranks.total(counts)
 
-    held = first_pass(reader, chunks, randomness, keep_tokens)
+    held = first_pass(reader, chunks, ranks, randomness, keep_chunks)
     whole = ranks.gather(reading.vectors for reading in held.values())
     feed, values = vector_gradients(method, whole, batch_scale)
 
-    totals: dict[str, Tensor] = {}
-    order = sorted(range(len(chunks)), key=lambda n: not (n in held and kept(held[n])))  # free kept graphs first
-    for at, n in enumerate(order):
+    sums: dict[str, float] = {}
+    failed = None
+    for n, chunk in enumerate(chunks):
         reading = held.pop(n, None)
-        if reading is None or not kept(reading):
-            randomness.key(chunks[n].index)
-            reading = reader(chunks[n], tokens=True)
-        on_chunk(at == len(order) - 1)
-        backward(reading, feed, weights, counts)
+        try:
+            if reading is None or not reading.anchor.requires_grad:
+                randomness.key(chunk.index)
+                reading = reader(chunk, tokens=True)
+            on_backward(reader, n == len(chunks) - 1)
+            backward(reading, feed, method.weights, totals, anchored=ranks.lockstep)
+        except torch.OutOfMemoryError as error:
+            if ranks.lockstep:
+                raise TooLarge(len(chunk)) from error
+            failed = n
+            break
         for name, value in reading.sums.items():
-            totals[name] = totals.get(name, torch.zeros(())) + value.detach().double().cpu() / counts[name]
-    sums = ranks.total({name: float(value) for name, value in totals.items()})
-    return {name: float(value) for name, value in values.items()} | sums
+            sums[name] = sums.get(name, 0.0) + float(value.detach()) / totals[name]
+    if ranks.any(failed is not None)[0]:
+        if failed is not None:
+            chunks[failed : failed + 1] = halved(chunks[failed])
+        raise Redo
+    return {name: float(value) for name, value in values.items()} | ranks.total(sums)
 
 
 def first_pass(
-    reader: Reader, chunks: Sequence[PackedBatch], randomness: Randomness, keep_tokens: int
+    reader: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: Randomness, keep_chunks: int
 ) -> dict[int, Reading]:
     """Vectors of every chunk that has any; with a graph (and token sums) for the chunks that are kept."""
+    roles = reader.method.roles
     held: dict[int, Reading] = {}
-    read = 0
-    for n, chunk in enumerate(chunks):
-        if not any(sequence.role.startswith(reader.method.roles) for sequence in chunk.sequences):
-            continue
-        keep = not held or read + len(chunk) <= keep_tokens
-        read += len(chunk) if keep else 0
-        randomness.key(chunk.index)
-        with torch.set_grad_enabled(keep):
-            held[n] = reader(chunk, tokens=keep)
+    n = 0
+    while n < len(chunks):
+        if roles and (ranks.lockstep or any(s.role.startswith(roles) for s in chunks[n].sequences)):
+            keep = len(held) < keep_chunks
+            randomness.key(chunks[n].index)
+            try:
+                with torch.set_grad_enabled(keep):
+                    held[n] = reader(chunks[n], tokens=keep)
+            except torch.OutOfMemoryError as error:
+                if ranks.lockstep:
+                    raise TooLarge(len(chunks[n])) from error
+                chunks[n : n + 1] = halved(chunks[n])
+                continue
+        n += 1
     return held
-
-
-def kept(reading: Reading) -> bool:
-    tensors = [vectors.values for vectors in reading.vectors.values()] + list(reading.sums.values())
-    return any(tensor.requires_grad for tensor in tensors)
 
 
 def vector_gradients(
     method: Method, whole: dict[str, Vectors], batch_scale: float
-) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """Gradient of the weighted batch-level terms for every gathered vector, as name -> (row ids, gradients)."""
+) -> tuple[Feed, dict[str, Tensor]]:
+    """Gradient of the weighted batch-level terms for every gathered vector, and the terms' values."""
     leaves = {
         name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.requires_grad_()) for name, v in whole.items()
     }
@@ -129,12 +174,12 @@ def vector_gradients(
 
 
 def backward(
-    reading: Reading,
-    feed: dict[str, tuple[Tensor, Tensor]],
-    weights: dict[str, float],
-    counts: Mapping[str, int | float],
+    reading: Reading, feed: Feed, weights: dict[str, float], counts: Mapping[str, int | float], *, anchored: bool
 ) -> None:
-    """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
+    """Backward of one chunk from its vectors' gradients and its token sums over the global counts.
+
+    `anchored` adds a zero gradient for every state, so that a chunk without any objective runs its backward too.
+    """
     roots, seeds = [], []
     for name, vectors in reading.vectors.items():
         if name in feed and vectors.values.requires_grad:
@@ -145,5 +190,8 @@ def backward(
         if value.requires_grad:
             roots.append(value)
             seeds.append(torch.full_like(value, weights[name] / counts[name]))
+    if anchored:
+        roots.append(reading.anchor)
+        seeds.append(torch.ones_like(reading.anchor))
     if roots:
         torch.autograd.backward(roots, seeds)

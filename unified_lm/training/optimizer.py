@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from unified_lm.model import UnifiedLM
 
@@ -21,7 +22,9 @@ class Optim:
     `steps` is the length of the schedule; `stop_after` ends the run earlier *inside* it (None: run to the end), which
     is not the same as a shorter schedule. `warmup`: steps, or a share of `steps` when below 1. `floor`: the share of
     the peak rate that linear and cosine decay to. `slots_ratio`: learning rate of slots (and of other small new parts)
-    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping).
+    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping). `states`: "float32",
+    or "8bit" for quantized AdamW states (CUDA, bitsandbytes). `paper_emulation_world_size`=W scales batch-level terms
+    by 1/W, as gathering with local gradients under averaging does in the released GritLM code on W GPUs; 1 is exact.
     """
 
     learning_rate: float
@@ -35,6 +38,8 @@ class Optim:
     slots_ratio: float
     floor: float = 0.0
     stop_after: int | None = None
+    states: str = "float32"
+    paper_emulation_world_size: int = 1
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -43,6 +48,14 @@ class Optim:
             raise ValueError("optim.steps and optim.learning_rate must be positive")
         if self.stop_after is not None and not 0 < self.stop_after <= self.steps:
             raise ValueError(f"optim.stop_after={self.stop_after} must lie within optim.steps={self.steps}")
+        if self.states not in ("float32", "8bit"):
+            raise ValueError(f"optim.states={self.states} is unknown; use float32 or 8bit")
+        if self.paper_emulation_world_size < 1:
+            raise ValueError("optim.paper_emulation_world_size is a number of GPUs: 1 (exact) or more")
+
+    @property
+    def batch_scale(self) -> float:
+        return 1 / self.paper_emulation_world_size
 
     @property
     def last_step(self) -> int:
@@ -75,15 +88,11 @@ class Optim:
             groups.append({"params": new, "name": "slots", "peak": peak, "weight_decay": 0.0})
         if not groups:
             raise ValueError("nothing is trainable: choose another trainable=, or a method with slots")
-        fused = all(p.dtype == torch.float32 for group in groups for p in group["params"])
-        return torch.optim.AdamW(
-            groups,
-            lr=self.learning_rate,
-            betas=tuple(self.betas),
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            fused=fused,
-        )
+        options = {"betas": tuple(self.betas), "eps": self.eps, "weight_decay": self.weight_decay}
+        if self.states == "8bit":
+            return eight_bit()(groups, lr=self.learning_rate, **options)
+        fused = all(p.dtype == torch.float32 and type(p) is nn.Parameter for g in groups for p in g["params"])
+        return torch.optim.AdamW(groups, lr=self.learning_rate, fused=fused, **options)
 
     def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
         """Set every group's learning rate for a step; returns the backbone's (or the first group's)."""
@@ -96,5 +105,20 @@ class Optim:
         norms = {}
         for group in optimizer.param_groups:
             limit = math.inf if self.clip is None else self.clip
-            norms[group["name"]] = float(nn.utils.clip_grad_norm_(group["params"], limit))
+            norm = nn.utils.clip_grad_norm_(group["params"], limit)
+            norms[group["name"]] = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         return norms
+
+
+def eight_bit() -> type[torch.optim.Optimizer]:
+    """AdamW with 8-bit states.
+
+    Raises `ValueError` without a CUDA GPU or without bitsandbytes.
+    """
+    if not torch.cuda.is_available():
+        raise ValueError("optim.states=8bit needs a CUDA GPU; use optim.states=float32")
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise ValueError("optim.states=8bit needs bitsandbytes: pip install 'unified-lm[cuda]'") from error
+    return AdamW8bit

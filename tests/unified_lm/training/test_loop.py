@@ -10,8 +10,9 @@ import torch
 from tests.models import form, mixed_rows, unified
 from tests.unified_lm.test_slots import ulme
 from unified_lm.training import checkpoint
-from unified_lm.training.loop import Diverged, Runtime, train
+from unified_lm.training.loop import Runtime, train
 from unified_lm.training.optimizer import Optim
+from unified_lm.training.watch import Diverged
 
 OPTIM = Optim(
     learning_rate=1e-3,
