@@ -70,8 +70,8 @@ class Lora:
     """
 
     r: int
-    alpha: float
-    dropout: float
+    alpha: int | float
+    dropout: int | float
     targets: Sequence[str]
     rslora: bool = False
 

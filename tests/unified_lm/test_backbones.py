@@ -80,6 +80,23 @@ def test_special_tokens_of_the_tiny_tokenizer_are_what_the_model_is_told(tiny):
     assert all(len(tokenizer.encode(token)) == 1 for token in tokenizer.all_special_tokens)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_the_end_token_learns_although_it_pads(architecture, reloaded, tmp_path):
+    """An embedding with a padding index gives that row no gradient, and a fresh one has zeros there."""
+    loaded = Tiny(architecture=architecture, tied=False).load()
+    if reloaded:
+        loaded.model.save_pretrained(tmp_path)
+        loaded.tokenizer.save_pretrained(tmp_path)
+        loaded = Hub(id=str(tmp_path), dtype="float32").load()
+    end = loaded.tokenizer.eos_token_id
+    assert loaded.tokenizer.pad_token_id == end
+    loaded.model(torch.tensor([[20, end, 21]]), labels=torch.tensor([[20, end, 21]])).loss.backward()
+    rows = loaded.model.get_input_embeddings().weight
+    assert rows[end].abs().min() > 0
+    assert rows.grad[end].abs().max() > 0
+
+
 def test_encoding_adds_no_token_of_its_own(tiny):
     assert tiny.tokenizer.encode("words") == tiny.tokenizer.encode("words", add_special_tokens=False)
 

@@ -84,7 +84,13 @@ def read_weights(
             f"the weights of {folder or model_class.__name__} do not fit {model_class.__name__}: {wrong}; "
             "is config.json from the same checkpoint?"
         )
-    return model.eval()
+    return with_every_row_learning(model).eval()
+
+
+def with_every_row_learning(model: PreTrainedModel) -> PreTrainedModel:
+    """transformers gives the padding token's embedding no gradient; where it is the end token too, that is a loss."""
+    model.get_input_embeddings().padding_idx = None
+    return model
 
 
 def read_tokenizer(folder: Path, otherwise: type[PreTrainedTokenizerFast] | None = None) -> PreTrainedTokenizerFast:

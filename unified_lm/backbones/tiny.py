@@ -67,7 +67,7 @@ class Tiny:
     positions: int = 4096
     seed: int = 0
     sliding_window: int | None = None
-    dropout: float = 0.0
+    dropout: int | float = 0.0
     tied: bool = True
     dtype: str = "float32"
 
@@ -100,6 +100,8 @@ class Tiny:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = AutoModelForCausalLM.from_config(self._config(tokenizer), dtype=torch_dtype(self.dtype))
+        # Set only now: a decoder built with a padding token has a row of zeros for it, here the end token's.
+        model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
         return Loaded(model=model.eval(), tokenizer=tokenizer)
 
     def _config(self, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
@@ -117,7 +119,7 @@ class Tiny:
             tie_word_embeddings=self.tied,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            pad_token_id=None,
             # Five times the usual spread: attention is then far from uniform, so that a wrong mask shows in the states.
             initializer_range=0.1,
             **self._window(),
