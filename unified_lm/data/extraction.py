@@ -119,14 +119,17 @@ def _defined(
                 signature="" if is_class else f"{node.name}({ast.unparse(node.args)})",
                 description=said.description,
                 paragraphs=said.paragraphs,
-                code=None if is_class else _body(node, lines),
+                code=None if is_class else _body(node, lines, said.description),
             )
         if is_class:
             yield from _defined(package, module, node, lines, (*names, node.name))
 
 
-def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str | None:
-    """Source lines of a function after its docstring, without the docstrings of what it defines inside."""
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], description: str) -> str | None:
+    """Source lines of a function after its docstring, without the docstrings of what it defines inside.
+
+    None for a body that is too short or too long to be retrieved, or that repeats the description in a comment.
+    """
     if len(node.body) < 2:
         return None
     hidden: set[int] = set()
@@ -136,7 +139,8 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str
     numbers = range(node.body[0].lineno, node.end_lineno + 1)
     kept = [line for number in numbers if number not in hidden and (line := lines[number - 1]).strip()]
     code = textwrap.dedent("\n".join(line.rstrip() for line in kept))
-    return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY else None
+    told = description.rstrip(".").lower() in code.lower()
+    return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY and not told else None
 
 
 def _attached(package: str, module: str, call: ast.Call, assigned: str | None) -> Iterator[DocumentedObject]:

@@ -119,8 +119,8 @@ class Records(ABC):
         def note(what: str) -> None:
             notes[what] = notes.get(what, 0) + 1
 
-        if record.turns:
-            return turns_to_rows(record.turns, self.turns)
+        if record.turns is not None:
+            return turns_to_rows(record.field, record.turns, self.turns)
         if any(instruction for instruction, _ in (*record.positives, *record.negatives)):
             note(f"document instructions: {self.document_instructions}")
         row = Row(

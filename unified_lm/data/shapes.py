@@ -24,7 +24,8 @@ class Record:
     instruction: str = ""
     positives: tuple[tuple[str, str], ...] = ()  # (instruction, text)
     negatives: tuple[tuple[str, str], ...] = ()
-    turns: tuple[tuple[str, str], ...] = ()  # (role, content)
+    turns: tuple[tuple[str, str], ...] | None = None  # (role, content)
+    field: str = ""  # that the turns come from
     answer: str | None = None
     text: str | None = None
 
@@ -93,7 +94,7 @@ def _chat(field: str) -> Callable[[Mapping[str, Any]], Record]:
         turns = record.get(field)
         if not isinstance(turns, list | tuple):
             raise BadRow(field, "is missing" if turns is None else "is not a list of turns")
-        return Record(turns=tuple(_turn(f"{field}[{number}]", turn) for number, turn in enumerate(turns)))
+        return Record(turns=tuple(_turn(f"{field}[{number}]", turn) for number, turn in enumerate(turns)), field=field)
 
     return read
 
@@ -115,7 +116,8 @@ def _exchange(question: str, reply: str, *, material: str = "") -> Callable[[Map
         if material and record.get(material):
             asked = f"{asked}\n\n{checked_text(material, record[material])}"
         system = (("system", checked_text("system", record["system"])),) if record.get("system") else ()
-        return Record(turns=(*system, ("user", asked), ("assistant", checked_text(reply, record.get(reply)))))
+        answer = checked_text(reply, record.get(reply))
+        return Record(turns=(*system, ("user", asked), ("assistant", answer)), field=question)
 
     return read
 
@@ -137,7 +139,8 @@ def _alternating(record: Mapping[str, Any]) -> Record:
         raise BadRow("text", "is missing" if turns is None else "is not a list in which user and assistant take turns")
     roles = ("user", "assistant")
     return Record(
-        turns=tuple((roles[number % 2], checked_text(f"text[{number}]", turn)) for number, turn in enumerate(turns))
+        turns=tuple((roles[number % 2], checked_text(f"text[{number}]", turn)) for number, turn in enumerate(turns)),
+        field="text",
     )
 
 
@@ -200,14 +203,14 @@ def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], 
     return read
 
 
-def turns_to_rows(turns: tuple[tuple[str, str], ...], which: str) -> list[Row]:
+def turns_to_rows(field: str, turns: tuple[tuple[str, str], ...], which: str) -> list[Row]:
     """One row for the last assistant turn, or one for each; what stands before the question is history."""
     answered = [number for number, (role, _) in enumerate(turns) if role == "assistant"]
     if not answered:
-        raise BadRow("turns", "have no assistant turn: there is nothing to generate")
+        raise BadRow(field, "has no assistant turn: there is nothing to generate")
     rows = []
     for number in answered if which == "each" else answered[-1:]:
         if number == 0 or turns[number - 1][0] not in ("user", "tool"):
-            raise BadRow("turns", f"have an assistant turn (number {number}) that follows no user turn")
+            raise BadRow(f"{field}[{number}]", "is an assistant turn that follows no user turn")
         rows.append(Row(query=turns[number - 1][1], answer=turns[number][1], history=turns[: number - 1]))
     return rows

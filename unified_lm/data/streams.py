@@ -23,9 +23,7 @@ class Stream:
     sources: Mapping[str, Source]  # the keys only address the sources; rows carry their data set's own name
     rows_per_step: int
     homogeneous: float = 0.0  # share of batches whose rows are all of one data set
-    shares: Mapping[str, float] = field(
-        default_factory=dict
-    )  # data set: the share of its rows that is used (E5: 0.1 ...)
+    shares: Mapping[str, float] = field(default_factory=dict)  # data set: share of its rows in use, 1 if not named
     incomplete: str = "drop"  # batches with too few rows at an epoch's end; "short" keeps them
     unique: bool = False  # drop rows that say what an earlier row says, case and spaces aside
 
@@ -100,9 +98,7 @@ class Layout:
         for key, rows in self.sources.items():
             found = rows.sources
             if claimed := sorted(set(found) & set(labels)):
-                raise ValueError(
-                    f"stream {self.name!r}: source {key!r} repeats the data set name {claimed[0]!r}; set its name"
-                )
+                raise ValueError(f"stream {self.name!r} has two data sets named {claimed[0]!r}: set name in {key!r}")
             labels += found
         names = list(dict.fromkeys(labels))
         if unknown := sorted(set(shares) - set(names)):
@@ -133,7 +129,7 @@ class Layout:
     def rows_an_epoch(self) -> int:
         return sum(len(batch) for batch in self.epoch(0))
 
-    def counters(self, steps: int) -> dict[str, float]:
+    def counters(self, steps: int) -> dict[str, int | float]:
         """Totals after `steps` steps."""
         whole, part = divmod(steps, self.batches_an_epoch)
         begun = sum(len(batch) for batch in self.epoch(whole)[:part]) if part else 0
@@ -174,7 +170,7 @@ class Batches:
             for number in stream.numbers(step)
         ]
 
-    def counters(self, steps: int) -> dict[str, dict[str, float]]:
+    def counters(self, steps: int) -> dict[str, dict[str, int | float]]:
         """By stream, after `steps` steps: rows seen, epochs, rows in use, and rows left out for each reason."""
         return {name: stream.counters(steps) for name, stream in self.streams.items()}
 

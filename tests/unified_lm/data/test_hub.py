@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from unified_lm.data.hub import HubDataset
+from unified_lm.data.rows import Row
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    folder = tmp_path / "mirror" / "someone" / "questions"
+    folder.mkdir(parents=True)
+    rows = [{"query": f"q{number}", "positive": "p", "negative": "n"} for number in range(6)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "test.jsonl").write_text(json.dumps({"query": "t", "positive": "p", "negative": ""}) + "\n")
+    return tmp_path / "mirror"
+
+
+def hub(**options: Any) -> HubDataset:
+    return HubDataset(**{"id": "someone/questions", "revision": REVISION, "split": "train", **options})
+
+
+def test_a_mirror_is_read_like_the_hub(mirror: Path) -> None:
+    rows = hub(data_mirror=str(mirror), every=2, limit=2).rows()
+    assert list(rows) == [
+        Row(query=f"q{number}", positive="p", negatives=("n",), source="questions") for number in (0, 2)
+    ]
+    assert len(hub(data_mirror=str(mirror), split="train[:3]").rows()) == 3
+
+
+def test_a_bad_row_is_refused_with_data_set_split_row_and_field(mirror: Path) -> None:
+    with pytest.raises(ValueError, match=r"someone/questions, split test, row 0: field 'negative' is empty"):
+        hub(data_mirror=str(mirror), split="test").rows()
+
+
+def test_a_pinned_revision_is_the_identity_and_needs_no_network() -> None:
+    name = hub().fingerprint()
+    assert name.startswith(f"someone/questions@{REVISION}/default/train")
+    assert hub().fingerprint() == name
+    assert len({hub(**change).fingerprint() for change in CHANGES}) == len(CHANGES)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {}, {"revision": REVISION[::-1]}, {"split": "test"}, {"config": "other"}, {"limit": 5}, {"columns": {"text": "t"}},
+]  # fmt: skip
+
+
+def test_a_mirrors_bytes_are_its_identity(mirror: Path) -> None:
+    first = hub(data_mirror=str(mirror)).fingerprint()
+    assert first != hub().fingerprint()
+    with (mirror / "someone" / "questions" / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"query": "new", "positive": "p", "negative": "n"}) + "\n")
+    assert hub(data_mirror=str(mirror)).fingerprint() != first
+
+
+@pytest.mark.parametrize("revision", ["main", "0123456", "", REVISION.upper()])
+def test_a_revision_that_can_move_is_refused(revision: str) -> None:
+    with pytest.raises(ValueError, match="40 hexadecimal digits"):
+        hub(revision=revision)
+
+
+def test_without_hub_and_mirror_the_error_names_the_way_out(mirror: Path) -> None:
+    with pytest.raises(ValueError, match="without a network, point data_mirror at a folder"):
+        hub().rows()
+    with pytest.raises(ValueError, match="has no folder someone/else"):
+        hub(id="someone/else", data_mirror=str(mirror)).fingerprint()
