@@ -14,6 +14,7 @@ from typing import Any, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
+from tqdm import tqdm
 
 from unified_lm.cache import cache_dir, digest, made_once, written_whole
 from unified_lm.data.rows import Row
@@ -136,7 +137,8 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Row]
         notes: dict[str, int] = {}
         seen = hashlib.sha256()
         with pa.ipc.new_file(partial, _schema()) as file:
-            for block in _blocks(make(notes), seen):
+            rows = tqdm(make(notes), desc=f"reading {fingerprint.partition('#')[0]}", unit=" rows", delay=2)
+            for block in _blocks(rows, seen):
                 file.write_batch(block)
         known = {"fingerprint": fingerprint, "notes": notes, "corpus": seen.hexdigest()[:16]}
         with written_whole(about) as partial_about:  # first: where the rows are, what is known about them is there too

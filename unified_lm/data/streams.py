@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -137,7 +138,8 @@ class Layout:
             "rows_seen": whole * self.rows_an_epoch + begun,
             "epoch": steps / self.batches_an_epoch,
             "rows": self.size,
-            "skipped": sum(rows.notes.get("skipped", 0) for rows in self.sources.values()),
+            "skipped": 0,
+            **sum((Counter(rows.notes) for rows in self.sources.values()), Counter()),
             "duplicates_dropped": self.duplicates,
             "outside_share": self.outside_share,
             "dropped_an_epoch": self.size - self.rows_an_epoch,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from unified_lm.data.files import Files
 from unified_lm.data.order import Cut, permutation
 from unified_lm.data.rows import Row
 from unified_lm.data.sources import Given
@@ -223,3 +224,14 @@ def test_given_rows_come_from_mappings_as_a_configuration_has_them() -> None:
     example = {"query": "q", "positive": "p", "negatives": ["n"], "history": [["system", "s"]]}
     (row,) = Given(examples=[example], name="tiny").rows()
     assert row == Row(query="q", positive="p", negatives=("n",), history=(("system", "s"),), source="tiny")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_counters_tell_what_a_source_left_out(tmp_path: Path) -> None:
+    records = [{"query": "q", "pos": ["p1", "p2"]}, {"query": "", "pos": ["p"]}, {"query": "r", "pos": ["p"]}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    source = Files(path=str(tmp_path / "data.jsonl"), on_bad="skip")
+    counters = (
+        Streams(streams={"s": Stream(sources={"a": source}, rows_per_step=1)}, data_seed=0).load().counters(1)["s"]
+    )
+    assert (counters["rows"], counters["skipped"], counters["further positives dropped"]) == (2, 1, 1)
