@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from hydra.errors import HydraException
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
 from experiments.errors import nearest
@@ -135,54 +135,58 @@ def device(wanted: str) -> str:
 
 def build(node: Any, place: str) -> Any:
     """The object of a node with `_target_`s, every name and enumerated value checked first."""
-    check(node, place)
     try:
-        return instantiate(OmegaConf.create(node), _convert_="all")
+        return instantiate(OmegaConf.create(fitted(node, place)), _convert_="all")
     except HydraException as error:
-        cause = error.__cause__
-        if isinstance(cause, ValueError | OSError):
-            raise ValueError(str(cause)) from error
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise ValueError(str(error.__cause__)) from error
         raise
 
 
 def made(cls: type, values: Mapping[str, Any], place: str) -> Any:
-    check_fields(cls, values, place)
-    return cls(**values)
+    return cls(**fitted_fields(cls, values, place))
 
 
-def check(node: Any, place: str) -> None:
-    """Refuse a field that a dataclass does not have and a value that is none of its options, with the nearest name."""
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            cls = get_class(node["_target_"])
-            if is_dataclass(cls):
-                check_fields(cls, {key: value for key, value in node.items() if not key.startswith("_")}, place)
-        for key, value in node.items():
-            check(value, f"{place}.{key}")
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            check(value, f"{place}.{number}")
+def fitted(node: Any, place: str) -> Any:
+    """A node whose fields exist in its dataclass and whose values are of the options and kinds that it states."""
+    if isinstance(node, list):
+        return [fitted(value, f"{place}.{number}") for number, value in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    inside = {key: fitted(value, f"{place}.{key}") for key, value in node.items()}
+    cls = get_class(node["_target_"]) if "_target_" in node and is_class(node["_target_"]) else None
+    if not is_dataclass(cls):
+        return inside
+    own = {key: value for key, value in inside.items() if not key.startswith("_")}
+    return inside | fitted_fields(cls, own, place)
 
 
-def check_fields(cls: type, values: Mapping[str, Any], place: str) -> None:
+def is_class(target: str) -> bool:
+    """Whether a `_target_` names a class; it may name a function as well."""
+    return isinstance(get_object(target), type)
+
+
+def fitted_fields(cls: type, values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Raises `ValueError` for an unknown field or value, with the nearest name."""
     known = {field.name: field for field in fields(cls) if field.init}
     types = typing.get_type_hints(cls)
-    for name, value in values.items():
+    for name in values:
         if name not in known:
             raise ValueError(f"{place}.{name} does not exist{nearest(name, known)}; it has: {', '.join(known)}")
-        check_value(types[name], value, f"{place}.{name}")
+    return {name: fitted_value(types[name], value, f"{place}.{name}") for name, value in values.items()}
 
 
-def check_value(wanted: Any, value: Any, place: str) -> None:
-    """Literal options, and numbers that are texts; everything else is the class's own business."""
-    if typing.get_origin(wanted) is Literal and value not in typing.get_args(wanted):
-        options = [str(option) for option in typing.get_args(wanted)]
-        raise ValueError(f"{place}={value} is unknown{nearest(str(value), options)}; use one of {', '.join(options)}")
-    for kind, allowed, said in (
-        (int, (int,), "a whole number"),
-        (float, (int, float), "a number"),
-        (bool, (bool,), "true or false"),
-    ):
-        wrong = not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool))
-        if wanted is kind and wrong:
-            raise ValueError(f"{place}={value!r} is not {said}")
+def fitted_value(wanted: Any, value: Any, place: str) -> Any:
+    """A value of a `Literal`, a number of the kind that is asked for (1 for 1.0); the rest is the class's business."""
+    options = typing.get_args(wanted)
+    if typing.get_origin(wanted) is Literal and value not in options:
+        known = [str(option) for option in options]
+        raise ValueError(f"{place}={value} is unknown{nearest(str(value), known)}; use one of {', '.join(known)}")
+    logical = isinstance(value, bool)
+    if wanted in KINDS and (not isinstance(value, KINDS[wanted][0]) or logical != (wanted is bool)):
+        raise ValueError(f"{place}={value!r} is not {KINDS[wanted][1]}")
+    whole = isinstance(value, int) and not logical
+    return float(value) if whole and (wanted is float or (float in options and int not in options)) else value
+
+
+KINDS = {int: (int, "a whole number"), float: (int | float, "a number"), bool: (bool, "true or false")}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import yaml
@@ -49,24 +48,23 @@ def compose(overrides: Sequence[str]) -> Job:
 
     Raises `UsageError`, in one line with the nearest name, for a name, an option or a value that does not exist.
     """
+    for override in overrides:
+        refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
     try:
         config = composed(overrides)
         if config.keep:
             given = {name_of(override) for override in overrides}
             config = composed([*(kept for kept in config.keep if name_of(kept) not in given), *overrides])
     except HYDRA_ERRORS as error:
-        raise explained(error, settings) from error
-    except ValueError as error:  # a group given a number
+        raise explained(error, lambda: settings(overrides)) from error
+    except ValueError as error:  # a group that is given a number
         raise UsageError(f"{error}: {' '.join(overrides)}") from error
     choices = {group: choice for group, choice in config.hydra.runtime.choices.items() if "hydra/" not in group}
-    for group in ("experiment", "scale"):
-        refuse_hydra_settings(group, choices[group])
     with open_dict(config):
         del config["hydra"]
-    job = Job(config=config, choices=choices, overrides=tuple(overrides))
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise UsageError(f"seed={config.seed} is no whole number")
-    return job
+    return Job(config=config, choices=choices, overrides=tuple(overrides))
 
 
 def name_of(override: str) -> str:
@@ -106,10 +104,13 @@ def groups() -> list[str]:
     return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "table")
 
 
-@cache
-def settings() -> tuple[str, ...]:
-    """Every name that an override may have: groups, and the leaves of the default configuration."""
-    config = composed([])
+def settings(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Every name that an override may have beside the group choices of `overrides`, where these compose."""
+    choices = [override for override in overrides if name_of(override) in groups()]
+    try:
+        config = composed(choices)
+    except HYDRA_ERRORS:
+        config = composed([])
     with open_dict(config):
         del config["hydra"]
     return (*groups(), *dotted(config))
@@ -124,15 +125,15 @@ def dotted(node: Any, prefix: str = "") -> Iterator[str]:
                 yield from dotted(node._get_node(key), f"{prefix}{key}.")
 
 
-def refuse_hydra_settings(group: str, choice: str | None) -> None:
+def refuse_hydra_settings(group: str, choice: str) -> None:
     """Hydra reads launcher and sweeper before it reads an experiment, so setting them there would do nothing."""
-    if choice is None or not isinstance(choice, str):
+    path = CONF / group / f"{choice}.yaml"
+    if group not in ("experiment", "scale") or not path.is_file():
         return
-    raw = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
+    raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     entries = [key for entry in raw.get("defaults", []) if isinstance(entry, dict) for key in entry]
     inside = [key.removeprefix("override").strip().lstrip("/") for key in entries if "hydra/" in key]
     if inside or "hydra" in raw:
-        what = inside[0] if inside else "hydra." + next(iter(raw["hydra"]))
-        raise UsageError(
-            f"conf/{group}/{choice}.yaml sets {what}, which Hydra ignores there; give it on the command line: {what}=…"
-        )
+        what = inside[0] if inside else f"hydra.{next(iter(raw['hydra']))}"
+        where = f"conf/{group}/{choice}.yaml"
+        raise UsageError(f"{where} sets {what}, which Hydra ignores there; give it on the command line: {what}=…")

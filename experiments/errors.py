@@ -58,7 +58,9 @@ def alike(name: str, settings: Sequence[str]) -> str:
 
 
 def first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    """The first line that says something, with the next one where it only announces it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def siblings(name: str, settings: Sequence[str]) -> str:

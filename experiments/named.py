@@ -32,7 +32,7 @@ def foreign_run(model: str, overrides: Sequence[str]) -> Run:
     theirs = any((folder / name).exists() for name in FOREIGN) or "backbone=sentence_transformers" in overrides
     place = str(folder.absolute()) if folder.is_dir() else model
     kind, field = ("sentence_transformers", "model") if theirs else ("hub", "id")
-    chosen = [f"backbone={kind}", f"backbone.{field}='{place}'", "method=none", "scale=null", f"name={folder.name}"]
+    chosen = [f"backbone={kind}", f"backbone.{field}='{place}'", "method=none", "scale=none", f"name={folder.name}"]
     given = {override.partition("=")[0] for override in overrides}
     return identify(compose([*(o for o in chosen if o.partition("=")[0] not in given), *overrides]))
 

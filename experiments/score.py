@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         run = foreign_run(own["model"], overrides)
         code, folder = ensure(run), run.folder
     else:
-        code = rescored(folder, settled(compose([*overrides, "scale=null"]).resolved["evals"]))
+        code = rescored(folder, settled(compose([*overrides, "scale=none"]).resolved["evals"]))
     tell(folder)
     return code
 

@@ -51,7 +51,7 @@ def combinations(overrides: Sequence[str]) -> list[list[str]]:
             return []
         jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     except HYDRA_ERRORS as error:
-        raise explained(error, settings) from error
+        raise explained(error, lambda: settings(overrides)) from error
     if not jobs:
         raise UsageError(f"{' '.join(overrides)} matches nothing to run")
     return jobs

@@ -1,0 +1,89 @@
+"""Everything in conf/ composes, and every experiment becomes objects."""
+
+import pytest
+import yaml
+
+from experiments.build import from_config
+from experiments.compose import compose, groups, options
+from experiments.errors import UsageError
+from experiments.identity import identify
+from experiments.places import CONF
+from experiments.tables import definition
+
+SCALES = ("mini", "tiny", "paper")
+EXPERIMENTS = options("experiment")
+NEEDS_A_VALUE = {"hub"}  # options that are nothing without a value of the user's
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_at_every_scale_and_knows_its_name(experiment: str, scale: str) -> None:
+    run = identify(compose([f"experiment={experiment}", f"scale={scale}"]))
+    assert run.run_id.startswith(f"{experiment}-s0-")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_builds(experiment: str) -> None:
+    run = identify(compose([f"experiment={experiment}", "scale=mini"]))
+    built = from_config(run.config)
+    assert set(built.evals) == set(run.config["evals"])
+
+
+@pytest.mark.parametrize("group", [group for group in groups() if group not in ("experiment", "scale", "evals")])
+def test_every_option_of_every_axis_composes(group: str) -> None:
+    for option in options(group):
+        if option not in NEEDS_A_VALUE:
+            assert group in compose([f"{group}={option}", "scale=tiny"]).resolved
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_scale_replaces_what_an_experiment_chose_and_the_command_line_replaces_both(scale: str) -> None:
+    assert compose(["experiment=t15_ulme", "scale=tiny"]).choices["backbone"] == "tiny"
+    chosen = compose(["experiment=t15_ulme", f"scale={scale}", "backbone=tiny", "optim.steps=7"])
+    assert chosen.choices["backbone"] == "tiny"
+    assert chosen.config.optim.steps == 7
+
+
+def test_what_an_experiment_keeps_no_scale_replaces() -> None:
+    for scale in SCALES:
+        assert compose(["experiment=t15_bm25", f"scale={scale}"]).choices["backbone"] == "bm25"
+    assert compose(["experiment=t15_bm25", "backbone=tiny"]).choices["backbone"] == "tiny"
+
+
+def test_an_exponent_without_a_point_is_a_number_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compose(["optim.learning_rate=1e-5"]).resolved["optim"]["learning_rate"] == 1e-5
+    for path in CONF.rglob("*.yaml"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            value = line.split("#")[0].partition(":")[2].strip()
+            if value.replace("-", "").replace("e", "").isdigit() and "e" in value:
+                name, group = line.partition(":")[0].strip(), path.relative_to(CONF).parts[0]
+                resolved = compose([f"{group}={path.stem}"]).resolved[group]
+                assert isinstance(resolved[name], float), f"{path.name}:{number} is a text"
+
+
+def test_no_experiment_sets_what_hydra_would_ignore() -> None:
+    for group in ("experiment", "scale"):
+        for option in options(group):
+            content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text(encoding="utf-8")) or {}
+            assert "hydra" not in content
+            assert "hydra/" not in str(content.get("defaults", ""))
+
+
+@pytest.mark.parametrize("number", definition.numbers())
+def test_every_table_is_well_formed_and_its_rows_are_experiments(number: int) -> None:
+    scales = yaml.safe_load((CONF / "table" / f"{number}.yaml").read_text(encoding="utf-8"))["scales"]
+    for scale in scales:
+        table = definition.read(number, scale)
+        assert table.comparable == (scale == "paper")
+        for row in table.rows:
+            settings = [f"experiment={row.experiment}", f"scale={scale}", *row.overrides]
+            evals = compose(settings).resolved["evals"]
+            wanted = {column.suite for column in table.columns if column.key not in row.undefined}
+            assert wanted <= set(evals), f"{row.key} at {scale} is not scored on {wanted - set(evals)}"
+
+
+def test_an_unknown_table_or_scale_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UsageError, match=r"there are: .*15"):
+        definition.read(99, "mini")
+    with pytest.raises(UsageError, match=r"did you mean mini"):
+        definition.read(15, "min")

@@ -1,0 +1,121 @@
+"""A command line becomes a configuration, or one line that says what is wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import compose as composing
+from experiments.compose import compose
+from experiments.errors import UsageError
+from experiments.places import ROOT
+
+WRONG = {
+    "optim.learing_rate=1": "did you mean optim.learning_rate",
+    "optim.steps.x=1": "unknown setting optim.steps.x",
+    "bakbone=tiny": "did you mean backbone",
+    "~optim.stepss": "did you mean optim.steps",
+    "method=ulm": "did you mean ulme",
+    "experiment=t15_ulm": "did you mean t15_ulme",
+    "backbone=smollm2_135": "did you mean smollm2_135m",
+    "seed=0,1": "add -m",
+    "experiment=glob(t15_*)": "add -m",
+    "seed=zero": "no whole number",
+    "name": "write name=value",
+    "name={a": "write name=value",
+    "optim.steps=???": "has no value",
+    "optim=3": "optim=3",
+    "optim.learning_rate=${optim.stps}": "optim.stps",
+}
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_a_mistake_is_told_in_one_line_with_the_way_out(override: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        assert compose([override]).resolved
+    assert "\n" not in str(refused.value)
+    assert WRONG[override] in str(refused.value)
+
+
+def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
+
+
+def test_the_command_says_it_on_one_line_and_exits_with_two() -> None:
+    for module in ("experiments.run", "experiments.run -m"):
+        done = command(*module.split(), "optim.learing_rate=1")
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "optim.learning_rate" in done.stderr
+        assert not done.stdout
+
+
+def test_values_with_spaces_and_quotes_survive() -> None:
+    assert compose(["logging.group='a sweep, mine'"]).config.logging.group == "a sweep, mine"
+
+
+def test_help_and_composing_take_under_a_second_of_processor_time() -> None:
+    for arguments in (("experiments.run", "--help"), ("experiments.run", "--cfg", "experiment=t15_ulme", "scale=mini")):
+        before = os.times()
+        assert command(*arguments).returncode == 0
+        after = os.times()
+        spent = after.children_user + after.children_system - before.children_user - before.children_system
+        assert spent < 1.0
+
+
+def test_composing_works_from_any_folder(tmp_path: Path) -> None:
+    here = command("experiments.run", "--cfg", "experiment=t15_ulme", "scale=mini")
+    there = command("experiments.run", "--cfg", "experiment=t15_ulme", "scale=mini", cwd=tmp_path)
+    assert here.stdout == there.stdout
+    assert not list(tmp_path.rglob("*.yaml"))
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of conf/ to which a test may add."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        target = folder / path.relative_to(ROOT / "conf")
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(composing, "CONF", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# @package _global_\ndefaults:\n  - override /hydra/launcher: joblib\nname: mine\n",
+        "# @package _global_\nname: mine\nhydra:\n  launcher:\n    n_jobs: 2\n",
+    ],
+)
+def test_a_launcher_inside_an_experiment_is_refused_with_a_hint(own_conf: Path, content: str) -> None:
+    (own_conf / "experiment" / "mine.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"hydra.launcher.*command line"):
+        compose(["experiment=mine"])
+
+
+def chain(folder: Path, name: str, parent: str, *more: str) -> None:
+    lines = ["# @package _global_", f"name: {name}", f"parent: {parent}", *more]
+    (folder / "experiment" / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_a_parent_gets_the_childs_seed_scale_and_backbone_and_nothing_else(own_conf: Path) -> None:
+    chain(own_conf, "child", "t15_ulme")
+    job = compose(["experiment=child", "scale=tiny", "seed=3", "+backbone.layers=3", "optim.learning_rate=0.5"])
+    parent = composing.parent_of(job)
+    alone = compose(["experiment=t15_ulme", "scale=tiny", "seed=3", "+backbone.layers=3"])
+    assert parent.resolved == alone.resolved
+
+
+def test_parent_overrides_are_the_only_other_way(own_conf: Path) -> None:
+    chain(own_conf, "child", "t15_ulme", "parent_overrides: [optim.steps=2, +backbone.layers=4]")
+    parent = composing.parent_of(compose(["experiment=child", "scale=tiny"]))
+    assert parent.config.optim.steps == 2
+    assert parent.config.backbone.layers == 4

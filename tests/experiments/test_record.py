@@ -1,0 +1,141 @@
+"""The run directory: whole or absent, one identity, continuous over a resume."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from experiments import record
+from experiments.compose import compose
+from experiments.errors import UsageError
+from experiments.files import write, write_json
+from experiments.identity import Run, identify
+
+JOB = ["experiment=t15_ulme", "scale=tiny"]
+
+
+def a_run(*more: str) -> Run:
+    return identify(compose([*JOB, *more]))
+
+
+def test_a_new_run_writes_down_what_is_about_to_be_run() -> None:
+    run = a_run()
+    entry = record.begin(run)
+    assert entry["status"] == "started"
+    assert (run.folder / "overrides.txt").read_text(encoding="utf-8").splitlines() == JOB
+    assert record.read(run.folder) == entry
+    assert {"run_id", "name", "seed", "parent", "config", "git", "versions", "digest", "scores"} <= set(entry)
+    assert entry["data_fingerprints"]
+
+
+def test_a_record_of_another_identity_is_never_overwritten() -> None:
+    run = a_run()
+    record.begin(run)
+    record.change(run.folder, identity="somebody else's")
+    before = (run.folder / "record.json").read_bytes()
+    with pytest.raises(UsageError, match="another identity"):
+        record.begin(run)
+    assert (run.folder / "record.json").read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_left_alone() -> None:
+    run = a_run()
+    write(run.folder / "notes.txt", "mine")
+    with pytest.raises(UsageError, match=r"notes\.txt but no record"):
+        record.begin(run)
+
+
+def test_a_damaged_record_is_told_and_not_replaced() -> None:
+    run = a_run()
+    write(run.folder / "record.json", "{")
+    with pytest.raises(UsageError, match="no record"):
+        record.begin(run)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_json(path, {"value": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"value": float("nan")})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"value": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def rows(folder: Path) -> list[int]:
+    return [row["step"] for row in record.history(folder)]
+
+
+def test_metrics_are_continuous_over_a_kill_and_a_resume(tmp_path: Path) -> None:
+    first = record.Metrics(tmp_path)
+    for step in (1, 2, 3):
+        first.log({"step": step, "loss": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 4, "lo')
+    again = record.Metrics(tmp_path)
+    for step in (3, 4):
+        again.log({"step": step, "loss": 0.5})
+    assert rows(tmp_path) == [1, 2, 3, 4]
+    assert [row["loss"] for row in record.history(tmp_path)] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_the_time_of_earlier_attempts_counts(tmp_path: Path) -> None:
+    record.Metrics(tmp_path).log({"step": 1, "loss": 1.0})
+    path = tmp_path / "metrics.jsonl"
+    write(path, json.dumps({"step": 1, "loss": 1.0, "wall_s": 100.0}) + "\n")
+    assert record.Metrics(tmp_path).log({"step": 2, "loss": 1.0})["wall_s"] >= 100.0
+
+
+def test_a_value_that_is_no_number_is_null_in_the_metrics(tmp_path: Path) -> None:
+    record.Metrics(tmp_path).log({"step": 1, "loss": 1.0, "grad_norm": float("inf")})
+    assert record.history(tmp_path)[0]["grad_norm"] is None
+
+
+def finished(run: Run, evals: dict) -> dict:
+    config = run.config | {"evals": evals}
+    entry = record.begin(run) | {"status": "finished", "digest": "d", "config": config}
+    return entry | {"suites": record.asked(config, "d")}
+
+
+def test_a_finished_run_is_complete_until_its_suites_or_weights_change() -> None:
+    run = a_run()
+    suite = {"_target_": "evals.a.Suite", "queries": 3}
+    entry = finished(run, {"a": suite})
+    assert record.complete(entry, {"evals": {"a": suite}})
+    assert record.complete(entry, {"evals": {}})
+    assert not record.complete(entry, {"evals": {"a": suite | {"queries": 4}}})
+    assert not record.complete(entry, {"evals": {"a": suite, "b": suite}})
+    assert not record.complete(entry | {"digest": "another"}, {"evals": {"a": suite}})
+    assert not record.complete(entry | {"status": "failed"}, {"evals": {"a": suite}})
+
+
+def test_scores_of_a_suite_replace_its_older_ones_and_no_others() -> None:
+    def score(suite: str, value: float) -> dict:
+        return {"suite": suite, "value": value}
+
+    entry = {"scores": [score("a", 1), score("b", 2)], "suites": {"a": "x", "b": "y"}}
+    after = record.with_scores(entry, "a", "z", [score("a", 3)])
+    assert after["scores"] == [score("b", 2), score("a", 3)]
+    assert after["suites"] == {"a": "z", "b": "y"}
+
+
+def work_on(folder: Path, seconds: float, notes: Path) -> None:
+    import time
+
+    with record.held(folder):
+        with notes.open("a", encoding="utf-8") as file:
+            file.write("in\n")
+        time.sleep(seconds)
+        with notes.open("a", encoding="utf-8") as file:
+            file.write("out\n")
+
+
+def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    notes = tmp_path / "notes"
+    workers = [context.Process(target=work_on, args=(tmp_path / "run", 0.2, notes)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert notes.read_text(encoding="utf-8").split() == ["in", "out"] * 3
