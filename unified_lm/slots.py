@@ -56,8 +56,12 @@ class Slots(nn.Module):
         self.vectors.copy_(value)
 
     def place(self, embeddings: Float[Tensor, "T d"], tokens: Tensor) -> Float[Tensor, "T d"]:
-        """Replace the embeddings of slot tokens (id -(k + 1) is slot k) by the slots' vectors."""
+        """Replace the embeddings of slot tokens (id -(k + 1) is slot k) by the slots' vectors.
+
+        Embeddings hang on the slots even where none stands: whether a forward needs a gradient must not depend on its
+        tokens, or ranks that work in lockstep (FSDP2) would reduce in different orders.
+        """
         where = (tokens < 0).nonzero().squeeze(1)
         if not where.numel():
-            return embeddings
+            return embeddings + self.vectors.sum().to(embeddings.dtype) * 0
         return embeddings.index_copy(0, where, self.vectors[-tokens[where] - 1].to(embeddings.dtype))

@@ -35,7 +35,7 @@ class Vectors:
 class Reading:
     """What a forward hands to the objective: the cut points of the graph, and token losses as sums.
 
-    `anchor` is a zero that hangs on every state: its backward runs through the whole forward and changes nothing.
+    `anchor` is a zero that hangs on everything: its backward runs through the whole forward and changes nothing.
     """
 
     vectors: dict[str, Vectors] = field(default_factory=dict)

@@ -115,7 +115,7 @@ def train(
     ranks.broadcast(model)
     if launch.checkpointing:
         model.backbone.activation_checkpointing_enable()
-    reader = Reader(model, method)
+    reader = Reader(model, method, anchored=ranks.lockstep)
     if launch.sharded:
         shard(reader, launch)
     optimizer = optim.build(model)

@@ -25,18 +25,28 @@ Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradie
 
 
 class Reader(nn.Module):
-    """The one module that is called: everything with parameters runs inside its forward, which is what FSDP shards."""
+    """The one module that is called: everything with parameters runs inside its forward, which is what FSDP shards.
 
-    def __init__(self, model: UnifiedLM, method: Method) -> None:
+    `anchored`: every forward ends in a zero that hangs on all states and parameters, so that a chunk without objective
+    (or without labels, or without slots) still gives each of them a gradient, as collectives in lockstep need.
+    """
+
+    def __init__(self, model: UnifiedLM, method: Method, *, anchored: bool = False) -> None:
         super().__init__()
         self.model = model
         self.method = method
+        self.anchored = anchored
 
     def forward(self, batch: PackedBatch, tokens: bool = True) -> Reading:
         states = self.model.states(batch)
         filler = batch.sequences[0].role == FILLER
         reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
-        return Reading(vectors=reading.vectors, sums=reading.sums, anchor=states.sum() * 0)
+        if not self.anchored:
+            return reading
+        inside = {id(p) for p in self.model.backbone.base_model.parameters()}
+        outside = [p for p in self.model.parameters() if p.requires_grad and id(p) not in inside]
+        anchor = sum((p.sum() for p in outside), start=states.sum()) * 0
+        return Reading(vectors=reading.vectors, sums=reading.sums, anchor=anchor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +115,7 @@ def accumulate(
             counts[name] = counts.get(name, 0) + count
     totals = ranks.total(counts)
 
-    held = first_pass(reader, chunks, ranks, randomness, keep_chunks)
+    held, kept = first_pass(reader, chunks, ranks, randomness, keep_chunks)
     whole = ranks.gather(reading.vectors for reading in held.values())
     feed, values = vector_gradients(method, whole, batch_scale)
 
@@ -114,11 +124,11 @@ def accumulate(
     for n, chunk in enumerate(chunks):
         reading = held.pop(n, None)
         try:
-            if reading is None or not reading.anchor.requires_grad:
+            if n not in kept:
                 randomness.key(chunk.index)
                 reading = reader(chunk, tokens=True)
             on_backward(reader, n == len(chunks) - 1)
-            backward(reading, feed, method.weights, totals, anchored=ranks.lockstep)
+            backward(reading, feed, method.weights, totals)
         except torch.OutOfMemoryError as error:
             if ranks.lockstep:
                 raise TooLarge(len(chunk)) from error
@@ -135,25 +145,27 @@ def accumulate(
 
 def first_pass(
     reader: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: Randomness, keep_chunks: int
-) -> dict[int, Reading]:
-    """Vectors of every chunk that has any; with a graph (and token sums) for the chunks that are kept."""
+) -> tuple[dict[int, Reading], set[int]]:
+    """Readings of the chunks that have vectors, and which of them keep their graph (and hold their token sums)."""
     roles = reader.method.roles
     held: dict[int, Reading] = {}
+    kept: set[int] = set()
     n = 0
     while n < len(chunks):
         if roles and (ranks.lockstep or any(s.role.startswith(roles) for s in chunks[n].sequences)):
-            keep = len(held) < keep_chunks
+            keep = len(kept) < keep_chunks
             randomness.key(chunks[n].index)
             try:
                 with torch.set_grad_enabled(keep):
                     held[n] = reader(chunks[n], tokens=keep)
+                kept |= {n} if keep else set()
             except torch.OutOfMemoryError as error:
                 if ranks.lockstep:
                     raise TooLarge(len(chunks[n])) from error
                 chunks[n : n + 1] = halved(chunks[n])
                 continue
         n += 1
-    return held
+    return held, kept
 
 
 def vector_gradients(
@@ -174,12 +186,9 @@ def vector_gradients(
 
 
 def backward(
-    reading: Reading, feed: Feed, weights: dict[str, float], counts: Mapping[str, int | float], *, anchored: bool
+    reading: Reading, feed: Feed, weights: dict[str, float], counts: Mapping[str, int | float]
 ) -> None:
-    """Backward of one chunk from its vectors' gradients and its token sums over the global counts.
-
-    `anchored` adds a zero gradient for every state, so that a chunk without any objective runs its backward too.
-    """
+    """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
     roots, seeds = [], []
     for name, vectors in reading.vectors.items():
         if name in feed and vectors.values.requires_grad:
@@ -190,7 +199,7 @@ def backward(
         if value.requires_grad:
             roots.append(value)
             seeds.append(torch.full_like(value, weights[name] / counts[name]))
-    if anchored:
+    if reading.anchor is not None:
         roots.append(reading.anchor)
         seeds.append(torch.ones_like(reading.anchor))
     if roots:

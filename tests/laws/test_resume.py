@@ -1,0 +1,93 @@
+"""Nothing is lost: a training process that is killed continues, and ends in the same bits (real processes)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.laws.ranks_worker import OPTIM
+from tests.models import unified
+from unified_lm.training import checkpoint
+from unified_lm.training.watch import REQUEUE
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(folder: Path, pause: float = 0.0) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.laws.train_script", str(folder), str(pause)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def finish(folder: Path) -> list[dict]:
+    process = start(folder)
+    lines = [json.loads(line) for line in process.stdout]
+    assert process.wait() == 0
+    return lines
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> list[dict]:
+    return finish(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGTERM, 8), (signal.SIGUSR1, 2)])
+def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, number, at):
+    process = start(tmp_path, pause=0.05)
+    for line in process.stdout:
+        if json.loads(line).get("step") == at:
+            os.kill(process.pid, number)
+    code = process.wait()
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else REQUEUE)
+    rest = finish(tmp_path)
+    steps = [line for line in rest if "step" in line]
+    assert 1 < steps[0]["step"] <= at + 2
+    assert steps == [line for line in whole if line.get("step", 0) >= steps[0]["step"]]
+    assert rest[-1]["digest"] == whole[-1]["digest"]
+
+
+def test_a_truncated_checkpoint_is_named_and_the_run_continues_from_the_one_before(tmp_path, whole):
+    process = start(tmp_path, pause=0.05)
+    for line in process.stdout:
+        if json.loads(line).get("step") == 10:
+            process.kill()
+    process.wait()
+    newest = checkpoint.steps(tmp_path)[-1]
+    assert newest.name == "step-9"
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        (newest / name).write_bytes((newest / name).read_bytes()[:1000])
+    rest = finish(tmp_path)
+    assert "using the checkpoint before it" in rest[0]["said"]
+    assert next(line["step"] for line in rest if "step" in line) == 7
+    assert rest[-1]["digest"] == whole[-1]["digest"]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    model = unified(slots=2)
+    optimizer = OPTIM.build(model)
+    checkpoint.save(tmp_path, model, optimizer, step=1, identity="a")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path, model, optimizer, step=2, identity="a")
+    assert checkpoint.latest(tmp_path, "a").step == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_weights_on_another_backbone_are_refused_though_they_fit(tmp_path):
+    def only_slots(seed):
+        model = unified(slots=2, seed=seed)
+        model.backbone.requires_grad_(False)
+        return model
+
+    checkpoint.save(tmp_path, only_slots(0), None, step=1, identity="a")
+    saved = checkpoint.latest(tmp_path, "a")
+    checkpoint.load_weights(saved, only_slots(0))
+    with pytest.raises(ValueError, match="another backbone"):
+        checkpoint.load_weights(saved, only_slots(1))
