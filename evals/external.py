@@ -96,8 +96,10 @@ class SentenceTransformers:
 
     @property
     def readout(self) -> str:
-        pooling = [module for module in self._loaded if hasattr(module, "get_pooling_mode_str")]
-        return pooling[0].get_pooling_mode_str() if pooling else "own"
+        modes = [module.pooling_mode for module in self._loaded if hasattr(module, "pooling_mode")]
+        if not modes:
+            return "own"
+        return modes[0] if isinstance(modes[0], str) else "+".join(modes[0])
 
     @property
     def attention(self) -> str:
@@ -116,8 +118,8 @@ class SentenceTransformers:
 class Bm25:
     """BM25 (Robertson and Zaragoza, 2009) by bm25s: words in lower case, English stop words left out, no stemming.
 
-    `identifiers="split"` reads the words inside `lag_plot` and `DataFrame`, which code is made of. Every document of the
-    corpus, or of a query's candidates, is ranked: no candidate is lost to a first cut.
+    `identifiers="split"` reads the words inside `lag_plot` and `DataFrame`, which code is made of. Every document
+    of the corpus, or of a query's candidates, is ranked: no candidate is lost to a first cut.
     """
 
     k1: float = 1.5

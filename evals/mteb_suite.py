@@ -20,7 +20,7 @@ from evals.instructions import Instructions
 from evals.random_state import random_state_kept
 from evals.score import Progress, Score, Subject, key
 from evals.store import Store
-from evals.tasks import TaskSource, sizes
+from evals.tasks import TaskSource, read_afresh, sizes
 
 PROTOCOL = 1
 """How this suite scores; part of every key. Raise it when the same inputs would give other scores."""
@@ -99,12 +99,12 @@ class MtebSuite:
         stored = store.load(task.metadata.name, identity)
         if stored is not None:
             return stored
-        task.load_data()
-        counts = sizes(task)
-        result = mteb.evaluate(
-            self._model(subject, key(**identity)), task, cache=None, co2_tracker=False, show_progress_bar=False
-        ).task_results[0]
-        task.unload_data()
+        model = self._model(subject, key(**identity))
+        with read_afresh(task):
+            task.load_data()
+            counts = sizes(task)
+            result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
+            task.unload_data()
         if not _finite(result.scores):
             store.skip(task.metadata.name, identity, f"{task.metadata.main_score} is no number: are all vectors equal?")
             return []

@@ -22,6 +22,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "correlation": (-1.0, 1.0),
     "p-MRR": (-1.0, 1.0),
     "perplexity": (1.0, math.inf),
+    "bits per byte": (0.0, math.inf),
     "nats": (-math.inf, math.inf),
     "seconds": (0.0, math.inf),
     "GiB": (0.0, math.inf),

@@ -1,17 +1,22 @@
 """Where mteb tasks come from: mteb itself (pinned, from the hub or a local mirror), or data of our own."""
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import datasets
 import mteb
 from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from unified_lm.cache import folder_digest
+from unified_lm.cache import cache_dir, folder_digest
+
+MIRROR = "mirror:"
+"""Begins the revision of a task that is read from a mirror; the digest of its content follows."""
 
 
 @runtime_checkable
@@ -67,12 +72,29 @@ def localized(task: AbsTask, mirror: Path) -> AbsTask:
             f"the data mirror has no {folder}; fetch it with: hf download --repo-type dataset {dataset['path']} "
             f"--revision {dataset['revision']} --local-dir {folder}"
         )
-    local = {**dataset, "path": str(folder), "revision": f"mirror:{folder_digest(folder)}"}
+    local = {**dataset, "path": str(folder), "revision": f"{MIRROR}{folder_digest(folder)}"}
     kind = type(task)
     metadata = kind.metadata.model_copy(update={"dataset": local})
     copy = type(kind.__name__, (kind,), {"metadata": metadata, "__module__": kind.__module__})()
     copy.hf_subsets, copy._eval_splits = task.hf_subsets, task._eval_splits
     return copy
+
+
+@contextlib.contextmanager
+def read_afresh(task: AbsTask) -> Iterator[None]:
+    """Keeps what is read from a mirror under the digest of its content.
+
+    datasets names its own cache of a local folder by the folder and not by what is in it: after a change of the mirror
+    it would go on returning the rows that it read first.
+    """
+    revision = task.metadata.dataset["revision"]
+    usual = datasets.config.HF_DATASETS_CACHE
+    if revision.startswith(MIRROR):
+        datasets.config.HF_DATASETS_CACHE = str(cache_dir() / "mirrored" / revision.removeprefix(MIRROR))
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = usual
 
 
 def own_task(

@@ -24,7 +24,7 @@ class Instructions:
     """
 
     name: str
-    tasks: Mapping[str, Mapping[str, str]]
+    tasks: Mapping[str, Mapping[str, Any]]
 
     def __post_init__(self) -> None:
         for task, sides in self.tasks.items():

