@@ -194,6 +194,7 @@ def test_recomputing_layers_changes_neither_loss_nor_gradient():
         step(model)
         if checkpointing:
             model.backbone.activation_checkpointing_enable({"use_reentrant": False})
+        assert model.backbone.is_activation_checkpointing == checkpointing
         model.train()
         value = loss(model)
         value.backward()
