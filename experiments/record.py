@@ -1,7 +1,7 @@
 """The run directory: the truth about a run, with nothing of it anywhere else.
 
 config.yaml (resolved), overrides.txt, metrics.jsonl, checkpoint/, record.json, worker.log. `status` of a record:
-started, trained (a checkpoint stands, scores are missing), finished, failed.
+started, trained (a checkpoint stands, scores are missing), stopped (on request, to be continued), finished, failed.
 """
 
 import json

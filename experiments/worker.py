@@ -1,6 +1,7 @@
 """Train and score one run directory: `python -m experiments.worker RUN_DIR`. Started by `experiments.run`, not by hand.
 
-Exit codes: 0 done, 2 refused (one line says why), 1 failed. worker.log in the run directory holds every traceback.
+Exit codes: 0 done, 2 refused (one line says why), 75 stopped on request (a scheduler requeues it, the same command
+continues it), 1 failed. worker.log in the run directory holds every traceback.
 """
 
 import faulthandler
@@ -24,6 +25,7 @@ from experiments.provenance import git, hardware, versions
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
 from unified_lm.training.loop import TrainResult, train
+from unified_lm.training.watch import REQUEUE, Preempted
 
 log = logging.getLogger("experiments")
 OnLog = Callable[[dict[str, Any]], None]
@@ -52,9 +54,11 @@ def main(folder: Path) -> int:
         entry = score(experiment, made, entry, folder, mirror)
         record.change(folder, status="finished")
         mirror.finish(failed=False)
-    except KeyboardInterrupt:
+    except (Preempted, KeyboardInterrupt) as asked:
+        record.change(folder, status="stopped", error=first_line(str(asked)))
         mirror.finish(failed=True)
-        return 130
+        print(f"stopped: {folder.name}: the same command continues it", file=sys.stderr)
+        return REQUEUE
     except Exception as error:
         log.exception("failed")
         record.change(folder, status="failed", error=f"{type(error).__name__}: {first_line(str(error))}")

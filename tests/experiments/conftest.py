@@ -1,8 +1,12 @@
 """Runs of these tests go to a folder of their own, offline."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from experiments import execute
 
 
 @pytest.fixture(autouse=True)
@@ -10,3 +14,14 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "outputs"
     monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(folder))
     return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real worker, called in this process: no test pays for importing torch again."""
+    from experiments import worker
+
+    def work(folder: Path, config: Mapping[str, Any]) -> int:
+        return worker.main(folder)
+
+    monkeypatch.setattr(execute, "work", work)

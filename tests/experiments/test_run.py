@@ -1,0 +1,168 @@
+"""One experiment from its command line to its record, and what happens when it cannot be."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import record
+from experiments.compose import compose
+from experiments.errors import UsageError
+from experiments.execute import ensure
+from experiments.identity import Run, identify
+from experiments.places import ROOT
+from experiments.run import main
+
+JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
+
+
+def a_run(*more: str) -> Run:
+    return identify(compose([*JOB, *more]))
+
+
+def entry_of(run: Run) -> dict:
+    entry = record.read(run.folder)
+    assert entry is not None
+    return entry
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.run", *arguments]
+
+
+def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> None:
+    assert main(JOB) == 0
+    run = a_run()
+    entry = entry_of(run)
+    assert entry["status"] == "finished"
+    assert entry["step"] == 3
+    assert len(entry["digest"]) == 16
+    assert {"loss", "semantic", "generative", "predictive"} <= set(entry["losses"])
+    assert entry["threads"] == 1
+    assert entry["hardware"]["cores"] == os.cpu_count()
+    assert entry["corpus_fingerprints"]
+    assert entry["trainable"]["slots"] == 4
+    rows = record.history(run.folder)
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert {"loss", "lr", "grad_norm", "tokens_per_s", "padding_factor"} <= set(rows[0])
+    assert list((run.folder / "checkpoint").rglob("model.safetensors"))
+
+
+def test_doing_it_again_does_nothing(here: None, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run()
+    assert ensure(run) == 0
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.safetensors")}
+    metrics = (run.folder / "metrics.jsonl").read_bytes()
+    assert ensure(run) == 0
+    assert "already there" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.safetensors")} == before
+    assert (run.folder / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        "attention=bidirectional": "attention=causal",
+        "kernel=flash": "kernel=flash is unknown",
+        "method.target=men": "method.target=men is unknown",
+        "optim.schedule=linaer": "optim.schedule=linaer is unknown",
+        "optim.steps=many": "not a whole number",
+        "+method.slotz=3": "did you mean slots",
+        "backbone=bm25": "use method=none",
+        "autocast=int8": "autocast=int8 is unknown",
+        "lengths.query=0": "lengths.query=0",
+    }
+    for override, said in cases.items():
+        run = a_run(override)
+        assert ensure(run) == 2, override
+        told = capfd.readouterr().err
+        assert said in told, override
+        assert told.count("\n") == 1, override
+        assert "Traceback" in (run.folder / "worker.log").read_text(encoding="utf-8")
+        assert entry_of(run)["status"] == "failed"
+
+
+def test_a_row_that_trains_nothing_has_the_backbone_for_its_digest(here: None) -> None:
+    run = identify(compose(["experiment=t15_base", "scale=tiny", "logging.wandb=disabled"]))
+    assert ensure(run) == 0
+    assert entry_of(run)["digest"]
+    assert entry_of(run)["step"] is None
+    assert not (run.folder / "checkpoint").exists()
+
+
+def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(outputs: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UsageError, match="scale=mini"):
+        main(["experiment=t15_ulme", "scale=paper"])
+    assert not outputs.exists()
+
+
+def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_starts(
+    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from experiments.models import opened
+
+    child = a_run("parent=t15_contrastive", "optim.learning_rate=1e-30")
+    assert ensure(child) == 0
+    assert entry_of(child)["parent"] == child.parent.run_id
+    assert entry_of(child.parent)["status"] == "finished"
+    older, younger = (dict(opened(run.folder).built.model.backbone.named_parameters()) for run in (child.parent, child))
+    assert all(bool((older[name] == younger[name]).all()) for name in older)
+    capsys.readouterr()
+    assert ensure(a_run("parent=t15_contrastive", "optim.learning_rate=1e-29")) == 0
+    assert f"already there: {child.parent.folder}" in capsys.readouterr().out.replace("\n", " ")
+
+
+BEGIN = """
+import sys
+from experiments import record
+from experiments.compose import compose
+from experiments.identity import identify
+run = identify(compose(sys.argv[1:]))
+with record.held(run.folder):
+    record.begin(run)
+print(run.run_id)
+"""
+
+
+def test_eight_jobs_at_once_have_eight_directories(outputs: Path) -> None:
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", BEGIN, *JOB, f"seed={seed}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for seed in range(8)
+    ]
+    ids = {job.communicate()[0].strip() for job in jobs}
+    assert {path.name for path in (outputs / "runs").iterdir()} == ids
+    assert len(ids) == 8
+
+
+def test_a_killed_run_continues_from_another_folder_to_the_same_weights(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker as a process: SIGTERM while it trains, then the same command from elsewhere; compared with one go."""
+    long = ["optim.steps=60", "runtime.save_every=5"]
+    run, straight = a_run(*long), a_run(*long)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command(*JOB, *long), cwd=ROOT, env=environment)
+    deadline = time.monotonic() + 90
+    while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+    assert entry_of(run)["status"] == "stopped"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    subprocess.run(command(*JOB, *long), cwd=elsewhere, env=environment, check=True)
+    assert not list(elsewhere.iterdir())
+    resumed = entry_of(run)
+    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 61))
+    monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(tmp_path / "in_one_go"))
+    assert ensure(straight) == 0
+    assert resumed["digest"] == entry_of(straight)["digest"]

@@ -1,0 +1,60 @@
+"""A sweep: every job runs, the failed ones are told, and each leaves its own log."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import record
+from experiments.compose import compose, options
+from experiments.errors import UsageError
+from experiments.identity import identify
+from experiments.run import main
+from experiments.sweep import combinations
+
+JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
+
+
+@pytest.fixture(autouse=True)
+def own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+
+
+def test_one_failing_job_does_not_stop_the_others_and_is_listed(
+    here: None, outputs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["-m", *JOB, "optim.learning_rate=-1,1e-4", "seed=0,1"])
+    assert code == 1
+    said = capfd.readouterr().out
+    assert "2 of 4 jobs done, 2 failed" in said
+    assert said.count("failed: ") == 2
+    for rate, status in (("-1", "failed"), ("1e-4", "finished")):
+        for seed in (0, 1):
+            run = identify(compose([*JOB, f"optim.learning_rate={rate}", f"seed={seed}"]))
+            assert record.read(run.folder)["status"] == status
+            log = (run.folder / "worker.log").read_text(encoding="utf-8")
+            assert ("Traceback" in log) == (status == "failed")
+    assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}
+
+
+def test_a_sweep_in_which_all_is_well_exits_with_zero(here: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", *JOB, "seed=range(2)"]) == 0
+    assert "2 of 2 jobs done, 0 failed" in capfd.readouterr().out
+
+
+def test_a_mistake_stops_a_sweep_before_any_work(outputs: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean ulme"):
+        main(["-m", *JOB, "method=generative,ulm"])
+    assert not outputs.exists()
+
+
+def test_globs_ranges_and_lists_multiply() -> None:
+    found = combinations(["experiment=glob(t15_*)", "seed=range(2)", "scale=tiny"])
+    names = {identify(compose(overrides)).run_id for overrides in found}
+    assert len(found) == len(names)
+    assert len(found) == 2 * len(options("experiment"))
+
+
+def test_a_glob_that_matches_nothing_is_told() -> None:
+    with pytest.raises(UsageError, match="matches nothing"):
+        combinations(["experiment=glob(nothing_*)"])

@@ -1,0 +1,101 @@
+"""W&B mirrors a run and is never needed: offline without a key, one run an experiment, nothing lost on a resume."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import record, track
+from experiments.compose import compose
+from experiments.identity import identify
+from experiments.places import ROOT
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+def test_without_a_key_it_is_offline_and_with_one_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert track.mode("auto") == "offline"
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    assert track.mode("auto") == "online"
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert track.mode("auto") == "disabled"
+    assert track.mode("offline") == "offline"
+    with pytest.raises(ValueError, match="use one of"):
+        track.mode("on")
+
+
+def begun(*overrides: str) -> tuple[dict, Path]:
+    run = identify(compose(["experiment=t15_ulme", "scale=tiny", *overrides]))
+    return record.begin(run), run.folder
+
+
+def offline(folder: Path) -> list[Path]:
+    return sorted((folder / "wandb").glob("offline-run-*"))
+
+
+def test_runs_of_one_process_are_runs_of_their_own_each_with_its_axes() -> None:
+    for seed in (0, 1):
+        entry, folder = begun(f"seed={seed}")
+        mirror = track.tracker(entry, folder, [])
+        assert mirror.id == entry["run_id"]
+        assert mirror.run.step == 0
+        assert mirror.run.group == "table-15"
+        assert set(mirror.run.tags) == {"method:ulme", "backbone:tiny", "attention:causal", "trainable:all"}
+        mirror.log({"step": 1, "loss": 2.0, "grad_norm": None})
+        mirror.scores([{"suite": "s", "task": "t", "subset": "test", "metric": "m", "readout": "mean", "value": 0.5}])
+        mirror.finish(failed=bool(seed))
+        assert len(offline(folder)) == 1
+
+
+def test_a_resumed_run_replays_its_history_under_its_own_steps() -> None:
+    entry, folder = begun()
+    mirror = track.tracker(entry, folder, [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}])
+    assert mirror.run.step == 2
+    mirror.log({"step": 3, "loss": 1.0})
+    assert mirror.run.step == 3
+    mirror.finish(failed=False)
+
+
+def test_off_is_an_object_that_does_nothing() -> None:
+    entry, folder = begun("logging.wandb=disabled")
+    mirror = track.tracker(entry, folder, [])
+    assert mirror.id is None
+    mirror.log({"step": 1})
+    mirror.scores([])
+    mirror.finish(failed=False)
+    assert not (folder / "wandb").exists()
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from experiments import record, track
+folder = Path(sys.argv[1])
+mirror = track.tracker(record.read(folder), folder, [])
+print(mirror.run.settings.mode)
+mirror.finish(failed=False)
+"""
+
+
+def test_no_key_and_no_input_do_not_block_a_start() -> None:
+    _, folder = begun()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"},  # this process's own
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "offline"
