@@ -62,11 +62,13 @@ def test_a_file_that_could_not_be_made_is_made_by_the_next_who_asks(tmp_path: Pa
     assert made_once(tmp_path / "made", succeed).read_text() == "whole"
 
 
-def test_a_files_digest_follows_its_content_even_when_size_and_name_stay(tmp_path: Path) -> None:
+def test_a_new_files_digest_follows_its_content_even_when_size_and_time_stamp_stay(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text("aaaa")
+    stamp = path.stat().st_mtime_ns
     first = file_digest(path)
     path.write_text("bbbb")
+    os.utime(path, ns=(stamp, stamp))
     assert file_digest(path) != first
 
 

@@ -137,8 +137,8 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Row]
         notes: dict[str, int] = {}
         seen = hashlib.sha256()
         with pa.ipc.new_file(partial, _schema()) as file:
-            rows = tqdm(make(notes), desc=f"reading {fingerprint.partition('#')[0]}", unit=" rows", delay=2)
-            for block in _blocks(rows, seen):
+            progress = tqdm(make(notes), desc=f"reading {fingerprint.partition('#')[0]}", unit=" rows", delay=2)
+            for block in _blocks(iter(progress), seen):
                 file.write_batch(block)
         known = {"fingerprint": fingerprint, "notes": notes, "corpus": seen.hexdigest()[:16]}
         with written_whole(about) as partial_about:  # first: where the rows are, what is known about them is there too

@@ -114,23 +114,16 @@ def test_the_data_seed_decides_the_order() -> None:
 
 
 def test_streams_have_rows_epochs_and_orders_of_their_own() -> None:
-    both = Streams(
-        streams={
-            "embedding": Stream(sources={"a": data_set("a", 30)}, rows_per_step=6),
-            "generative": Stream(sources={"a": data_set("a", 30)}, rows_per_step=2),
-        },
-        data_seed=0,
-    ).load()
-    rows = both.by_stream(4)
-    assert [len(rows["embedding"]), len(rows["generative"])] == [6, 2]
-    assert both.batch(4) == rows["embedding"] + rows["generative"]
-    orders = [[row.query for step in range(steps) for row in both.by_stream(step)[name]] for name, steps in
-              (("embedding", 5), ("generative", 15))]  # fmt: skip
-    assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
-    alone = Streams(
-        streams={"embedding": Stream(sources={"a": data_set("a", 30)}, rows_per_step=6)}, data_seed=0
-    ).load()
-    assert alone.batch(4) == rows["embedding"]
+    def stream(rows_per_step: int) -> Stream:
+        return Stream(sources={"a": data_set("a", 30)}, rows_per_step=rows_per_step)
+
+    together = Streams(streams={"x": stream(6), "y": stream(6), "z": stream(2)}, data_seed=0).load()
+    rows = together.by_stream(4)
+    assert {name: len(found) for name, found in rows.items()} == {"x": 6, "y": 6, "z": 2}
+    assert together.batch(4) == rows["x"] + rows["y"] + rows["z"]
+    assert rows["x"] != rows["y"]
+    assert {name: counters["epoch"] for name, counters in together.counters(5).items()} == {"x": 1, "y": 1, "z": 1 / 3}
+    assert Streams(streams={"x": stream(6)}, data_seed=0).load().batch(4) == rows["x"]
 
 
 def test_a_share_of_a_data_set_is_fixed_and_lies_within_a_larger_share() -> None:
