@@ -1,4 +1,7 @@
-"""Our generator behind lm-eval's model interface. Imports lm_eval: import this module where a suite runs, not before."""
+"""Our generator behind lm-eval's model interface.
+
+It imports lm_eval, which takes seconds: import this module where a suite runs, not before.
+"""
 
 import logging
 from collections import defaultdict
@@ -122,7 +125,7 @@ class LiveLM(TemplateLM):
         return self._likelihoods([(ids, scored) for _, ids, scored in requests])
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
-        """Log-likelihoods of whole texts, in disjoint windows; each begins with the token before it, the first with BOS."""
+        """Log-likelihoods of whole texts in disjoint windows, each behind the token before it; the first behind BOS."""
         totals = []
         for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)

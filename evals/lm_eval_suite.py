@@ -25,6 +25,9 @@ from evals.store import Store
 if TYPE_CHECKING:
     from evals.live_lm import LiveLM
 
+VERSION = 1
+"""Raise it when this code changes what it scores: older results are then left alone."""
+
 LIBRARIES = ("lm_eval", "datasets")
 """The packages that compute a score out of likelihoods and answers."""
 
@@ -41,7 +44,7 @@ UNITS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LmEvalSuite:
-    """`entries` are the tasks with their pins. Each generative task also reports its rates of truncated and empty answers."""
+    """`entries` are the tasks with their pins; generative ones also report how many answers were truncated or empty."""
 
     name: str
     entries: Sequence[LmTask]
@@ -85,6 +88,7 @@ class LmEvalSuite:
             "model": dict(subject.generator.identity) if subject.generator else {},
             "step": subject.step,
             "suite": self.name,
+            "version": VERSION,
             "task": entry.name,
             "revision": revision,
             "template": entry.template,
@@ -163,7 +167,7 @@ def reported(
 
 
 def rates(model: "LiveLM", split: str) -> list[tuple[str, str, float, int | None]]:
-    """(metric, subset, value, n): how many answers ran into their budget or were empty, how many prompts did not fit."""
+    """(metric, subset, value, n): how many answers ran out of budget or were empty, how many prompts did not fit."""
     answers = [answer for repeats in model.answers.values() for answer in repeats]
     values: list[tuple[str, str, float, int | None]] = []
     if answers:

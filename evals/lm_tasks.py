@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from unified_lm.cache import folder_digest
 
 Style = Literal["none", "tokenizer", "rows"]
-"""How a prompt is written: as it is, by the tokenizer's chat template, or like the rows that the model was trained on."""
+"""How a prompt is written: as it is, by the tokenizer's chat template, or like the model's training rows."""
 
 BUDGETS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """The names under which lm-eval accepts a budget of new tokens."""
@@ -79,7 +79,7 @@ def _registered(file: str) -> Mapping[str, Any]:
         raise ValueError(f"lm_eval has no task file {file}; it is a path below {path.parent}, like gsm8k/gsm8k.yaml")
     config = load_yaml(path)
     if not isinstance(config.get("task"), str) or "dataset_path" not in config:
-        raise ValueError(f"{file} is a group or a template, not one task: list the files of its tasks, each with its pins")
+        raise ValueError(f"{file} is a group or a template, not one task: list the files of its tasks with their pins")
     return {name: value for name, value in config.items() if name != "tag"}
 
 

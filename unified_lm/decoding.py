@@ -1,12 +1,13 @@
-"""The steps of decoding: cached logits, likelihoods, choosing a token, hiding padding, finding where an answer stops.
+"""The steps of decoding: states behind a cache, logits, likelihoods, choosing a token, finding where an answer stops.
 
-Letters in shapes: b rows, n tokens, k positions whose next token is asked for, V vocabulary.
+Letters in shapes: b rows, n tokens, k positions whose next token is asked for, d width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -26,16 +27,24 @@ class Likelihood(NamedTuple):
     is_greedy: bool
 
 
-def next_logits(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """What the model reads before it answers; the first `prefix` tokens see each other both ways."""
+
+    ids: tuple[int, ...]
+    prefix: int
+    dropped: int
+
+
+def hidden_states(
     model: UnifiedLM,
     tokens: Sequence[Ids],
     *,
-    keep: int,
     real: Int[Tensor, "b seen"] | None = None,
     prefix: int | Sequence[int] = 0,
     past: DynamicCache | None = None,
-) -> Float[Tensor, "b k V"]:
-    """Float32 logits at the last `keep` positions of equally long rows, behind what `past` holds.
+) -> Float[Tensor, "b n d"]:
+    """Last hidden states of equally long rows behind what `past` holds, which then holds these rows as well.
 
     `real` marks which of the past and present tokens are not padding (None: there is none).
     """
@@ -48,15 +57,23 @@ def next_logits(
     prefixes = torch.tensor(prefix).expand(b)
     mask = prefix_mask(prefixes.to(ids.device), ids.shape, real) if bool(prefixes.any()) else real
     with model.precision():
-        out = model.backbone(
+        out = model.backbone.base_model(
             inputs_embeds=model.embed(ids.flatten()).view(b, n, -1),
             position_ids=positions,
             attention_mask=mask,
             cache=past,
             use_cache=past is not None,
-            logits_to_keep=keep,
         )
-    return out.logits.float()
+    return out.last_hidden_state
+
+
+def next_token_logits(model: UnifiedLM, states: Float[Tensor, "k d"]) -> Float[Tensor, "k V"]:
+    """Logits in float32 or wider. The head runs in its weights' own dtype: bfloat16 logits would tie unequal tokens."""
+    head = model.backbone.get_output_embeddings()
+    logits = head(states.to(head.weight.dtype))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    cap = getattr(model.backbone.config.get_text_config(), "final_logit_softcapping", None)
+    return logits if cap is None else cap * (logits / cap).tanh()
 
 
 def empty_cache(model: UnifiedLM) -> DynamicCache:

@@ -1,13 +1,13 @@
 """Text and likelihoods from a decoder, the same alone as in any company.
 
-Likelihoods are computed without padding: requests that share a context share one prefill, and continuations of one
-length run together against its cache. Greedy decoding pads on the left, where a mask hides the padding.
+Likelihoods: requests with a context of their own travel in packs, without padding; requests that share a context read
+it once. Answers are decoded with a cache, in batches padded on the left, where a mask hides the padding.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,17 +19,21 @@ from unified_lm.conversation import answer_header
 from unified_lm.decoding import (
     Ids,
     Likelihood,
+    Prompt,
     batches,
     choose,
     empty_cache,
     evaluating,
     first_stop,
+    hidden_states,
     last_place,
     likelihood,
-    next_logits,
+    next_token_logits,
     slides,
 )
 from unified_lm.model import UnifiedLM
+from unified_lm.packing import Sequence as Row
+from unified_lm.packing import pack
 from unified_lm.prompts import Format
 
 
@@ -50,22 +54,13 @@ class Generated:
         return not self.text.strip()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prompt:
-    """What the model reads before it answers; the first `prefix` tokens see each other both ways."""
-
-    ids: tuple[int, ...]
-    prefix: int
-    dropped: int
-
-
 class Generator:
     """A decoder that continues token ids.
 
     `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is
     the format of the rows that the model was trained on; with `with_slots` its slots stand in every prompt where they
-    stood in training, in front of the answer's turn. `batch_tokens` bounds a decoding batch (rows times their final
-    length) and changes no answer.
+    stood in training, in front of the answer's turn. `batch_tokens` bounds a pack, or a batch (rows times their final
+    length), and changes no answer.
 
     Raises `ValueError` for slots without a format, and for attention that cannot predict a next token.
     """
@@ -139,11 +134,17 @@ class Generator:
             groups[self.prompt(context, len(continuation) - 1)].append(i)
         results: dict[int, Likelihood] = {}
         with evaluating(self.model):
-            for prompt, members in groups.items():
-                scored = self._score(prompt, [tuple(pairs[i][1]) for i in members])
-                results.update(zip(members, scored, strict=True))
+            alone = {prompt: members[0] for prompt, members in groups.items() if len(members) == 1}
+            packed = self._packed(list(alone), [pairs[i][1] for i in alone.values()])
+            for i, scored in zip(alone.values(), packed, strict=True):
+                results[i] = scored
                 if done:
                     done(len(results))
+            for prompt, members in groups.items():
+                if len(members) > 1:
+                    results.update(zip(members, self._shared(prompt, [pairs[i][1] for i in members]), strict=True))
+                    if done:
+                        done(len(results))
         return [results[i] for i in range(len(pairs))]
 
     def generate(
@@ -213,28 +214,37 @@ class Generator:
             ends |= set(turn.ids[turn.spans["text"][1] :][:1]) & set(specials.values())
         return frozenset(ends - {None})
 
-    def _score(self, prompt: Prompt, continuations: list[tuple[int, ...]]) -> list[Likelihood]:
-        """Likelihoods of continuations that share a context: one prefill, then one batch a length."""
-        if len(continuations) == 1:
-            (only,) = continuations
-            logits = next_logits(self.model, [prompt.ids + only[:-1]], keep=len(only), prefix=prompt.prefix)
-            return [likelihood(logits[0], only)]
+    def _packed(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:
+        """Likelihoods of continuations that have a context each, in packs of at most `batch_tokens` tokens."""
+        rows = [
+            Row(tokens=(*prompt.ids, *continuation[:-1]), row=i, mode=self.attention, prefix=prompt.prefix)
+            for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True))
+        ]
+        for batch in pack(rows, self.batch_tokens):
+            batch = batch.to(self.model.device)
+            states = self.model.states(batch)
+            for row, start in zip(batch.sequences, batch.starts, strict=True):
+                continuation = continuations[row.row]
+                stop = start + len(row)
+                yield likelihood(next_token_logits(self.model, states[stop - len(continuation) : stop]), continuation)
+
+    def _shared(self, prompt: Prompt, continuations: Sequence[Ids]) -> list[Likelihood]:
+        """Likelihoods of continuations of one context, which is read once; padding stands behind, where none looks."""
         past = empty_cache(self.model)
-        first = next_logits(self.model, [prompt.ids], keep=1, prefix=prompt.prefix, past=past)[0]
-        by_length: dict[int, list[int]] = defaultdict(list)
-        for i, continuation in enumerate(continuations):
-            by_length[len(continuation)].append(i)
-        results: dict[int, Likelihood] = {}
-        for length, members in by_length.items():
-            at_once = max(1, self.batch_tokens // (len(prompt.ids) + length))
-            for rows in (members[i : i + at_once] for i in range(0, len(members), at_once)):
-                rest = [first.new_empty(0, first.shape[1])] * len(rows)
-                if length > 1:
-                    own = deepcopy(past)
-                    own.batch_repeat_interleave(len(rows))
-                    rest = next_logits(self.model, [continuations[i][:-1] for i in rows], keep=length - 1, past=own)
-                for i, logits in zip(rows, rest, strict=True):
-                    results[i] = likelihood(torch.cat([first, logits]), continuations[i])
+        states = hidden_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)
+        first = next_token_logits(self.model, states[0, -1:])
+        results = {i: likelihood(first, only) for i, only in enumerate(continuations) if len(only) == 1}
+        rest = {i: continuation[:-1] for i, continuation in enumerate(continuations) if len(continuation) > 1}
+        order = list(rest)
+        for group in batches([len(rest[i]) for i in order], len(prompt.ids), self.batch_tokens):
+            members = [order[at] for at in group]
+            width = max(len(rest[i]) for i in members)
+            own = deepcopy(past)
+            own.batch_repeat_interleave(len(members))
+            states = hidden_states(self.model, [[*rest[i], *[0] * (width - len(rest[i]))] for i in members], past=own)
+            for row, i in zip(states, members, strict=True):
+                logits = torch.cat([first, next_token_logits(self.model, row[: len(rest[i])])])
+                results[i] = likelihood(logits, continuations[i])
         return [results[i] for i in range(len(continuations))]
 
     def _decode(
@@ -256,8 +266,9 @@ class Generator:
         past = empty_cache(self.model)
         answers: list[list[int]] = [[] for _ in drawing]
         live = list(range(len(drawing)))
-        logits = next_logits(self.model, tokens, keep=1, real=real, prefix=prefix, past=past)[:, -1]
+        states = hidden_states(self.model, tokens, real=real, prefix=prefix, past=past)
         while True:
+            logits = next_token_logits(self.model, states[:, -1])
             for row, token in zip(live, choose(logits, temperature, [drawing[i][1] for i in live]), strict=True):
                 answers[row].append(token)
             going = [
@@ -275,7 +286,7 @@ class Generator:
                 real, live = None if real is None else real[kept], [live[at] for at in going]
             if real is not None:
                 real = torch.cat([real, real.new_ones(len(live), 1)], dim=1)
-            logits = next_logits(self.model, [answers[row][-1:] for row in live], keep=1, real=real, past=past)[:, -1]
+            states = hidden_states(self.model, [answers[row][-1:] for row in live], real=real, past=past)
 
     def _text(self, ids: Ids) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

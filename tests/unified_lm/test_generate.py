@@ -116,7 +116,7 @@ def test_adding_requests_changes_no_likelihood(generator: Generator) -> None:
 
 
 def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: Generator) -> None:
-    small = Generator(generator.model, weights="tiny", batch_tokens=40)
+    small = Generator(generator.model, weights="tiny", batch_tokens=20)
     prompts = ids_of(generator)
     pairs = [(prompts[0], continuation[:4]) for continuation in prompts]
     assert small.generate(prompts, 8) == generator.generate(prompts, 8)
