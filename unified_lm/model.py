@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unified_lm.attention.function import NAME
 from unified_lm.attention.kernels import choose
-from unified_lm.attention.layout import Layout
+from unified_lm.attention.layout import MODES, Layout
 from unified_lm.packing import PackedBatch
 from unified_lm.slots import Slots
 
@@ -39,7 +39,15 @@ class UnifiedLM(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.autocast = autocast
-        self.kernel = choose(kernel, frozenset(), self.device.type).name
+        config = backbone.config.get_text_config()
+        self.kernel = choose(
+            kernel,
+            frozenset(MODES),
+            self.device.type,
+            softcap=getattr(config, "attn_logit_softcapping", None) is not None,
+            half=(autocast or backbone.dtype) in (torch.bfloat16, torch.float16),
+            dropout=bool(getattr(config, "attention_dropout", 0.0)),
+        ).name
         self.slots: Slots | None = None
         if slots:
             self.slots = Slots(slots, self.width).to(self.device)

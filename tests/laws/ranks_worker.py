@@ -39,7 +39,7 @@ class Case:
     """One gradient: a method, what is trainable, and how it is computed."""
 
     method: str
-    trainable: object = Trainable(parts=("all",))  # noqa: RUF009
+    trainable: object = Trainable(parts=("all",))
     dropout: float = 0.0
     keep: int = 1
     tied: bool = True

@@ -8,12 +8,13 @@ builds transformers' own mask for it.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from unified_lm.attention.kernels import KERNELS
+from unified_lm.attention.kernels import KERNELS, repeated
 from unified_lm.attention.layout import Layout
 
 NAME = "unified"
@@ -33,15 +34,27 @@ def attention(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention."""
-    if softcap is not None:
-        raise ValueError("this decoder caps its attention scores, which the attention kernels here do not express")
+    if layout is None and softcap is not None:
+        return capped(query, key, value, attention_mask, scaling, softcap), None
     if layout is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     run = KERNELS[layout.kernel].run
-    out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window)
+    more = {} if softcap is None else {"softcap": softcap}
+    out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window, **more)
     return out.transpose(1, 2).contiguous(), None
+
+
+def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, softcap: float) -> Tensor:
+    """Soft-capped attention for generation, which transformers' sdpa would compute without the cap."""
+    k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (softcap * torch.tanh(scores / softcap)).float()
+    if mask is None:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
+    scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return (scores.softmax(dim=-1).to(q.dtype) @ v).transpose(1, 2).contiguous()
 
 
 AttentionInterface.register(NAME, attention)

@@ -1,4 +1,6 @@
-"""Attention over a pack, one function a kernel: `sdpa` per sequence (CPU and CUDA) and `dense`, the oracle.
+"""The kernels behind the one attention function, and which of them a run may use.
+
+`sdpa` (per sequence, CPU and CUDA) and `dense` (the oracle) stand here, the CUDA ones in `varlen` and `flex`.
 
 Shapes: q [1, h, T, d], k and v [1, g, T, d] with g dividing h (grouped-query attention); result [1, h, T, d].
 """
@@ -13,7 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from unified_lm.attention.layout import MODES, Layout, allowed
+from unified_lm.attention import varlen
+from unified_lm.attention.flex import flex
+from unified_lm.attention.layout import MODES, Bound, Layout, allowed
 
 Q = Float[Tensor, "one h T d"]
 K = Float[Tensor, "one g T d"]
@@ -22,12 +26,33 @@ Run = Callable[..., Q]
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A way to compute attention, the modes that it can express and the device types that it runs on."""
+    """A way to compute attention, and what it can: modes, device types, soft-capped scores.
+
+    `missing()` says what it needs and this machine lacks (None: nothing).
+    """
 
     name: str
     run: Run
     modes: frozenset[str]
     devices: frozenset[str]
+    missing: Callable[[], str | None] = lambda: None
+    softcap: bool = False
+
+    def cannot(self, modes: frozenset[str], device: str, softcap: bool, half: bool, dropout: bool) -> str | None:
+        """Why this kernel cannot do what is asked; None where it can."""
+        if not modes <= self.modes:
+            return f"it cannot express {', '.join(sorted(modes - self.modes))} attention"
+        if device not in self.devices:
+            return f"it runs on {', '.join(sorted(self.devices))}, not on {device}"
+        if self.missing() is not None:
+            return self.missing()
+        if softcap and not self.softcap:
+            return "it cannot cap attention scores, as this decoder does"
+        if self.name in ("flash", "varlen") and not half:
+            return "it computes in bfloat16 or float16 only (set autocast=bfloat16)"
+        if dropout and self.name in ("flash", "varlen", "flex"):
+            return "it has no attention dropout, which this decoder asks for"
+        return None
 
 
 def repeated(x: K, heads: int) -> Q:
@@ -61,36 +86,79 @@ def sdpa(
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1))[None]
 
 
-def same_shape(a, b) -> bool:
+def same_shape(a: Bound, b: Bound) -> bool:
     return a.stop - a.start == b.stop - b.start and a.mode == b.mode and a.prefix == b.prefix
 
 
 def dense(
-    q: Q, k: K, v: K, layout: Layout, *, scale: float | None, dropout: float = 0.0, window: int | None = None
+    q: Q,
+    k: K,
+    v: K,
+    layout: Layout,
+    *,
+    scale: float | None,
+    dropout: float = 0.0,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Q:
     """The definition, written out: one T x T mask, a softmax in float32. Slow, and what every kernel must equal."""
     mask = torch.block_diag(*[allowed(bound, q.device, window).float() for bound in layout.bounds]).bool()
     k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     weights = scores.float().masked_fill(~mask, float("-inf")).softmax(dim=-1).to(q.dtype)
     return F.dropout(weights, dropout, training=dropout > 0) @ v
 
 
+def no_cuda() -> str | None:
+    return None if torch.cuda.is_available() else "torch sees no CUDA GPU"
+
+
+def no_varlen() -> str | None:
+    if no_cuda():
+        return no_cuda()
+    major, minor = torch.cuda.get_device_capability()
+    return None if major >= 8 else f"it needs compute capability 8.0 or more, this GPU has {major}.{minor}"
+
+
+def no_flash() -> str | None:
+    if no_varlen():
+        return no_varlen()
+    return None if varlen.flash_version() else "flash-attn is not installed (pip install 'unified-lm[cuda]')"
+
+
 ALL = frozenset(MODES)
-KERNELS = {
-    "sdpa": Kernel(name="sdpa", run=sdpa, modes=ALL, devices=frozenset({"cpu", "cuda"})),
-    "dense": Kernel(name="dense", run=dense, modes=ALL, devices=frozenset({"cpu", "cuda"})),
+ANYWHERE, CUDA = frozenset({"cpu", "cuda"}), frozenset({"cuda"})
+KERNELS = {  # in the order of "auto"
+    "flash": Kernel(name="flash", run=varlen.flash_kernel, modes=ALL, devices=CUDA, missing=no_flash, softcap=True),
+    "varlen": Kernel(name="varlen", run=varlen.varlen_kernel, modes=ALL, devices=CUDA, missing=no_varlen),
+    "sdpa": Kernel(name="sdpa", run=sdpa, modes=ALL, devices=ANYWHERE),
+    "flex": Kernel(name="flex", run=flex, modes=ALL, devices=CUDA, missing=no_cuda, softcap=True),
+    "dense": Kernel(name="dense", run=dense, modes=ALL, devices=ANYWHERE, softcap=True),
 }
 
 
-def choose(name: str, modes: frozenset[str], device: str) -> Kernel:
-    """The kernel of that name, or for "auto" the first that fits; refused when it cannot express what is asked."""
-    fits = [k for k in KERNELS.values() if modes <= k.modes and device in k.devices]
+def choose(
+    name: str,
+    modes: frozenset[str],
+    device: str,
+    *,
+    softcap: bool = False,
+    half: bool = True,
+    dropout: bool = False,
+) -> Kernel:
+    """The kernel of that name, or for "auto" the first that is there and can express what is asked.
+
+    `softcap`: the decoder caps its attention scores; `half`: it computes in bfloat16 or float16; `dropout`: it drops
+    attention weights. Raises `ValueError` for a kernel that cannot, naming those that can.
+    """
+    why = {kernel.name: kernel.cannot(modes, device, softcap, half, dropout) for kernel in KERNELS.values()}
+    able = [kernel_name for kernel_name, reason in why.items() if reason is None]
     if name == "auto":
-        return fits[0]
+        return KERNELS[able[0]]
     if name not in KERNELS:
         raise ValueError(f"kernel={name} is unknown; use auto or one of {', '.join(sorted(KERNELS))}")
-    if KERNELS[name] not in fits:
-        able = ", ".join(kernel.name for kernel in fits)
-        raise ValueError(f"kernel={name} cannot run {', '.join(sorted(modes))} attention on {device}; use one of {able}")
+    if why[name] is not None:
+        raise ValueError(f"kernel={name} cannot be used here: {why[name]}; use kernel=auto or one of {', '.join(able)}")
     return KERNELS[name]

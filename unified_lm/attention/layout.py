@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -43,14 +44,21 @@ class Layout:
     cu_seqlens: Int[Tensor, " n1"]
     longest: int
     kernel: str = "sdpa"
+    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, bounds: Sequence[Bound]) -> Layout:
         edges = torch.tensor([0, *(bound.stop for bound in bounds)], dtype=torch.int32)
         return cls(bounds=tuple(bounds), cu_seqlens=edges, longest=max(b.stop - b.start for b in bounds))
 
+    def once(self, name: str, make: Callable[[Layout], Any]) -> Any:
+        """What a kernel derives from the layout (indices, a block mask), made by the first layer that asks."""
+        if name not in self.made:
+            self.made[name] = make(self)
+        return self.made[name]
+
     def to(self, device: torch.device | str) -> Layout:
-        return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True))
+        return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True), made={})
 
 
 def allowed(bound: Bound, device: torch.device | str, window: int | None = None) -> Bool[Tensor, "l l"]:
