@@ -47,6 +47,7 @@ class Case:
     answers: bool = True
     documents: bool = True
     scale: float = 1.0
+    checkpointing: bool = False
 
 
 CASES = {
@@ -58,6 +59,9 @@ CASES = {
     "documents only": Case(method="ulme", answers=False, tied=False),
     "answers only": Case(method="ulme", documents=False),
     "lora": Case(method="ulme", trainable=Lora(r=4, alpha=8, dropout=0.0, targets=("ffn", "attention"))),
+    "lora, checkpointing": Case(
+        method="ulme", trainable=Lora(r=4, alpha=8, dropout=0.1, targets=("ffn",)), checkpointing=True
+    ),
     "ffn": Case(method="ulme", trainable=Trainable(parts=("ffn",))),
     "slots": Case(method="ulme", trainable=Trainable(parts=("slots",))),
     "bidirectional": Case(method="contrastive", plan="bidirectional"),
@@ -77,6 +81,8 @@ def gradient_of(case: Case, ranks: Ranks) -> torch.Tensor:
     model = unified(slots=method.slots, dropout=case.dropout, tied=case.tied)
     case.trainable.apply(model)
     model.train()
+    if case.checkpointing:
+        model.backbone.activation_checkpointing_enable({"use_reentrant": False})
     reader = Reader(model, method, anchored=ranks.lockstep)
     if ranks.lockstep:
         shard(reader, Launch(processes=ranks.size, sharding="fsdp"))

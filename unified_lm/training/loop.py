@@ -114,7 +114,7 @@ def train(
             return TrainResult(step=saved.step, digest=saved.digest, wall_s=0.0, tokens=0)
     ranks.broadcast(model)
     if launch.checkpointing:
-        model.backbone.activation_checkpointing_enable()
+        model.backbone.activation_checkpointing_enable({"use_reentrant": False})
     reader = Reader(model, method, anchored=ranks.lockstep)
     if launch.sharded:
         shard(reader, launch)
