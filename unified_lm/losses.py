@@ -12,6 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unified_lm.readout import normalized
+from unified_lm.tiles import Repeats, cross_entropy
+
+FEWEST_ROWS = 256
+"""Rows of logits held at least: with fewer, the products are small and the additions to the gradient of `weight` many."""
 
 
 def info_nce(
@@ -20,39 +24,74 @@ def info_nce(
     targets: Int[Tensor, " b"],
     *,
     temperature: float,
-    excluded: Bool[Tensor, "b n"] | None = None,
+    excluded: Repeats | Bool[Tensor, "b n"] | None = None,
     similarity: str = "cosine",
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy of each query against every candidate; `targets[i]` is the index of query i's positive.
 
     `excluded` marks candidates that are no negatives of a query (its duplicates and false negatives); a target is
-    never excluded. `similarity`: "cosine" or "dot".
+    never excluded. `similarity`: "cosine" or "dot". No b x n matrix is built: see `unified_lm.tiles`.
     Source: van den Oord et al. 2018 (InfoNCE), in the form of Karpukhin et al. 2020 and Muennighoff et al. 2024.
     """
     if similarity == "cosine":
         queries, candidates = normalized(queries), normalized(candidates)
-    scores = queries @ candidates.T / temperature
-    if excluded is not None:
-        keep = F.one_hot(targets, candidates.shape[0]).bool()
-        scores = scores.masked_fill(excluded & ~keep, float("-inf"))
-    return F.cross_entropy(scores, targets)
+    total = cross_entropy(queries, candidates, targets, scale=1 / temperature, excluded=excluded)
+    return total / len(queries)
 
 
-def same_text(
-    rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]
-) -> Bool[Tensor, "b n"]:
-    """Candidates whose text equals that of a query's own positive, from text hashes: none of them is a negative.
+def same_text(rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]) -> Repeats:
+    """Candidates whose text equals that of a query or of its positive, from text hashes: none of them is a negative.
 
-    `rows` are the hashes of the queries, `candidates` those of the candidates: a candidate that repeats the query's
-    text, or the text of the query's positive, is masked.
+    `rows` are the hashes of the queries, `candidates` those of the candidates.
     """
-    positives = candidates[targets]
-    return (candidates[None] == positives[:, None]) | (candidates[None] == rows[:, None])
+    return Repeats(rows=torch.stack([candidates[targets], rows]), columns=torch.stack([candidates, candidates]))
+
+
+def same_pair(*hashes: Int[Tensor, " b"]) -> Repeats:
+    """Rows that share a text of any kind, where row i is contrasted with row j: none of them is a negative."""
+    return Repeats(rows=torch.stack(hashes), columns=torch.stack(hashes))
 
 
 def token_cross_entropy(logits: Float[Tensor, "t V"], labels: Int[Tensor, " t"]) -> Float[Tensor, ""]:
     """*Sum* of next-token cross-entropies: the caller divides by the global count of labels."""
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="sum")
+
+
+def head_cross_entropy(
+    states: Float[Tensor, "t d"],
+    weight: Float[Tensor, "V d"],
+    labels: Int[Tensor, " t"],
+    *,
+    bias: Float[Tensor, " V"] | None = None,
+    compute: torch.dtype | None = None,
+    kernel: str = "tiles",
+) -> Float[Tensor, ""]:
+    """`token_cross_entropy` of the logits `states @ weight.T + bias`, of which few are held at a time.
+
+    `compute`: the dtype of the products (None: that of `weight`). `kernel`: "tiles" (ours), "torch" (chunks of
+    `torch.nn.functional.linear_cross_entropy`) or "liger" (Liger's fused Triton kernel, CUDA only; not yet run).
+    Up to `d` rows the plain form holds no more than a gradient of `weight` does, and is taken by "tiles".
+    """
+    compute = compute or weight.dtype
+    if kernel == "liger":
+        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+        return LigerFusedLinearCrossEntropyLoss(reduction="sum")(weight.to(compute), states.to(compute), labels, bias)
+    if kernel == "torch":
+        found = F.linear_cross_entropy(
+            states.to(compute),
+            weight.to(compute),
+            labels,
+            linear_bias=None if bias is None else bias.to(compute),
+            reduction="sum",
+            options=torch.nn.LinearCrossEntropyOptions(),
+        )
+        return found.to(torch.promote_types(compute, torch.float32))
+    tile = max(FEWEST_ROWS, states.shape[1])
+    if len(states) <= tile:
+        logits = F.linear(states.to(compute), weight.to(compute), None if bias is None else bias.to(compute))
+        return token_cross_entropy(logits, labels)
+    return cross_entropy(states, weight, labels, bias=bias, compute=compute, tile=tile)
 
 
 def cosine_distance(a: Float[Tensor, "b d"], b: Float[Tensor, "b d"]) -> Float[Tensor, ""]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,15 +14,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from unified_lm.attention.function import NAME
 from unified_lm.attention.kernels import choose
 from unified_lm.attention.layout import MODES, Layout
+from unified_lm.losses import head_cross_entropy, token_cross_entropy
 from unified_lm.packing import PackedBatch
 from unified_lm.slots import Slots
 
 
 class UnifiedLM(nn.Module):
-    """A causal-LM decoder of transformers that runs on packs, with optional slots.
+    """A causal-LM decoder of transformers that runs on packs, with optional slots and heads.
 
-    `kernel` is a name of `unified_lm.attention.kernels` or "auto"; `autocast` is the compute dtype of the forward
-    (None: the parameters' own).
+    `kernel` is a name of `unified_lm.attention.kernels` or "auto", chosen for `modes` of attention; `autocast` is the
+    compute dtype of the forward (None: the parameters' own). `heads` are small modules of a method on single states,
+    by name. `attention_dropout`: a rate for training in place of the decoder's own (None: its own).
     """
 
     def __init__(
@@ -33,6 +36,9 @@ class UnifiedLM(nn.Module):
         slots_start: str = "words",
         kernel: str = "auto",
         autocast: torch.dtype | None = None,
+        heads: Mapping[str, nn.Module] | None = None,
+        attention_dropout: float | None = None,
+        modes: frozenset[str] = frozenset(MODES),
     ) -> None:
         super().__init__()
         backbone.set_attn_implementation(NAME)
@@ -40,14 +46,20 @@ class UnifiedLM(nn.Module):
         self.tokenizer = tokenizer
         self.autocast = autocast
         config = backbone.config.get_text_config()
+        own = getattr(config, "attention_dropout", 0.0)
+        rate = own if attention_dropout is None else attention_dropout
+        for module in backbone.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = rate
         self.kernel = choose(
             kernel,
-            frozenset(MODES),
+            modes,
             self.device.type,
             softcap=getattr(config, "attn_logit_softcapping", None) is not None,
             half=(autocast or backbone.dtype) in (torch.bfloat16, torch.float16),
-            dropout=bool(getattr(config, "attention_dropout", 0.0)),
+            dropout=bool(rate),
         ).name
+        self.heads = nn.ModuleDict(heads or {}).to(self.device)
         self.slots: Slots | None = None
         if slots:
             self.slots = Slots(slots, self.width).to(self.device)
@@ -104,3 +116,10 @@ class UnifiedLM(nn.Module):
         with self.precision():
             logits = self.backbone.get_output_embeddings()(rows)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def cross_entropy(self, rows: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+        """*Sum* of the cross-entropies of `logits(rows)`, of which few are held at a time where the head is linear."""
+        head = self.backbone.get_output_embeddings()
+        if type(head) is not nn.Linear:  # an adapter adds to it
+            return token_cross_entropy(self.logits(rows), labels)
+        return head_cross_entropy(rows, head.weight, labels, bias=head.bias, compute=self.autocast)

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unified_lm.data.rows import Row
-from unified_lm.losses import info_nce, same_text, token_cross_entropy
+from unified_lm.losses import info_nce, same_pair, same_text
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts import Format
@@ -45,7 +45,11 @@ class Reading:
 
 @runtime_checkable
 class Method(Protocol):
-    """A training objective."""
+    """A training objective.
+
+    A method may also have `heads(width)` (modules that it adds to the model, see `heads_of`), `weights_at(step)` (where
+    its weights depend on the step) and `attention_dropout` (that it asks of the decoder).
+    """
 
     @property
     def weights(self) -> dict[str, float]:
@@ -77,14 +81,29 @@ class Method(Protocol):
     def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
         """The sequences of a global batch, each with the index of its row; a row without use gives none."""
 
-    def counts(self, batch: PackedBatch) -> dict[str, int]:
-        """How many labels each token term has in a chunk, known before any forward."""
+    def counts(self, batch: PackedBatch) -> dict[str, int] | dict[str, float]:
+        """How many labels (or what sum of their weights) each token term has in a chunk, known before any forward."""
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
         """Vectors and token sums of a chunk; token sums only where `tokens`, so that one pass skips the head."""
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         """Batch-level terms as a pure function of the *global* batch's vectors."""
+
+
+def heads_of(method: object, width: int) -> dict[str, nn.Module]:
+    """The modules that a method adds to a decoder of this width, by name; most add none."""
+    return method.heads(width) if hasattr(method, "heads") else {}
+
+
+def weights_at(method: Method, step: int) -> dict[str, float]:
+    """The weights of the terms at a step (from 0)."""
+    return method.weights_at(step) if hasattr(method, "weights_at") else method.weights
+
+
+def plain_text(row: Row) -> str | None:
+    """The text of a row for objectives on text alone: its plain text, else its document, its answer or its query."""
+    return next((text for text in (row.text, row.positive, row.answer, row.query) if text), None)
 
 
 def gathered(parts: Iterable[Vectors]) -> Vectors:
@@ -120,7 +139,7 @@ def read_roles(states: Tensor, batch: PackedBatch, readouts: dict[str, Readout])
 def token_sum(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Float[Tensor, ""]:
     """Summed cross-entropy of the labelled positions; the head sees no other row."""
     where = (batch.labels != IGNORED).nonzero().squeeze(1)
-    return token_cross_entropy(model.logits(states[where]), batch.labels[where])
+    return model.cross_entropy(states[where], batch.labels[where])
 
 
 def roles(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
@@ -173,7 +192,7 @@ def contrast(
     )
     if not symmetric:
         return forward
-    same = (d.hashes[targets][:, None] == d.hashes[targets][None]) | (q.hashes[:, None] == q.hashes[None])
+    same = same_pair(d.hashes[targets], q.hashes)
     own = torch.arange(len(targets), device=targets.device)
     backward = info_nce(
         d.values[targets], q.values, own, temperature=temperature, excluded=same, similarity=similarity

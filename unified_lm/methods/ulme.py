@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unified_lm.data.rows import Row
-from unified_lm.losses import info_nce
+from unified_lm.losses import info_nce, same_pair
 from unified_lm.methods.base import Reading, Vectors, contrast, labelled, read_roles, token_sum, triplet_sequences
 from unified_lm.methods.generative import answers, refuse_bidirectional, texts
 from unified_lm.model import UnifiedLM
@@ -30,6 +30,7 @@ class Ulme:
     `slots` = 0 reads the last query token instead. `target`: how the answer's states are pooled: "mean",
     "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: whether the coupling moves
     the slots only, or the answer as well. A weight of 0 leaves the term out.
+    `positives_as_answers`: a row without an answer is given its document as one (a variant that the paper does not run).
     """
 
     slots: int
@@ -39,6 +40,7 @@ class Ulme:
     predictive_weight: float
     target: str
     stop_gradient: bool
+    positives_as_answers: bool = False
     symmetric: bool = True
     similarity: str = "cosine"
 
@@ -79,6 +81,8 @@ class Ulme:
             )
 
     def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        if self.positives_as_answers:
+            rows = [row if row.answer is not None else replace(row, answer=row.positive) for row in rows]
         bare = [i for i, row in enumerate(rows) if row.answer is None and row.positive is not None]
         queries = form.queries([rows[i].query for i in bare], [rows[i].instruction for i in bare])
         queries = [replace(q, row=i) for q, i in zip(queries, bare, strict=True)]
@@ -120,12 +124,11 @@ class Ulme:
     def coupling(self, reason: Vectors, answer: Vectors) -> Tensor:
         """L_pred: each row's last slot against the answers of the global batch, equal queries and answers masked."""
         own = torch.arange(len(reason.rows), device=reason.rows.device)
-        same = (answer.hashes[:, None] == answer.hashes[None]) | (reason.hashes[:, None] == reason.hashes[None])
         return info_nce(
             reason.values,
             answer.values,
             own,
             temperature=self.temperature,
-            excluded=same,
+            excluded=same_pair(answer.hashes, reason.hashes),
             similarity=self.similarity,
         )

@@ -1,0 +1,140 @@
+"""Losses whose matrix is never whole: both gradients are computed tile by tile while the loss is.
+
+Cross-entropy over a product of two matrices needs each score once for the loss and its gradients; what is kept is the
+gradients, as large as the inputs, and one tile of scores. Values and gradients are those of the plain form.
+
+Letters: b rows (queries, hidden states), n columns (candidates, vocabulary), d width, c kinds of text.
+Source: Cai et al. 2024 (Inf-CL), Wijmans et al. 2024 (cut cross-entropy): the same idea with other tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TILE = 2**20
+"""Scores held at a time, unless that would be fewer rows than `NARROWEST`."""
+
+NARROWEST = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """Pairs (row, column) that repeat each other: those with equal hashes of at least one kind.
+
+    `rows`: [c, b], `columns`: [c, n]. Stands for a mask [b, n] of which only tiles are made; `|` joins the kinds.
+    """
+
+    rows: Int[Tensor, "c b"]
+    columns: Int[Tensor, "c n"]
+
+    def mask(self, start: int = 0, stop: int | None = None) -> Bool[Tensor, "rows n"]:
+        """The mask of rows [start, stop)."""
+        pairs = zip(self.rows[:, start:stop], self.columns, strict=True)
+        first, *more = [row[:, None] == column[None] for row, column in pairs]
+        for other in more:
+            first |= other
+        return first
+
+    def __or__(self, other: Repeats) -> Repeats:
+        return Repeats(rows=torch.cat([self.rows, other.rows]), columns=torch.cat([self.columns, other.columns]))
+
+
+class TiledCrossEntropy(torch.autograd.Function):
+    """Summed cross-entropy of `scale * rows @ columns.T + bias` against `targets`, see `cross_entropy`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        columns: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        scale: float,
+        excluded: Repeats | Tensor | None,
+        compute: torch.dtype,
+        tile: int,
+        wanted: tuple[bool, bool, bool],
+    ) -> Tensor:
+        exact = torch.promote_types(compute, torch.float32)
+        a, b = rows.to(compute), columns.to(compute)
+        by_row = torch.empty_like(rows, dtype=exact) if wanted[0] else None
+        by_column = torch.zeros_like(columns, dtype=exact) if wanted[1] else None
+        by_bias = torch.zeros_like(bias, dtype=exact) if wanted[2] else None
+        total = torch.zeros((), dtype=exact, device=rows.device)
+        for start in range(0, len(rows), tile):
+            part, own = a[start : start + tile], targets[start : start + tile, None]
+            scores = (part @ b.T).to(exact)
+            if scale != 1:
+                scores *= scale
+            if bias is not None:
+                scores += bias
+            right = scores.gather(1, own)
+            if excluded is not None:
+                hidden = masked(excluded, start, start + tile)
+                scores.masked_fill_(hidden, float("-inf")).scatter_(1, own, right)
+            top = scores.amax(1, keepdim=True)
+            scores.sub_(top).exp_()
+            mass = scores.sum(1, keepdim=True)
+            total += (mass.log() + top - right).sum()
+            if not any(wanted):
+                continue
+            scores.div_(mass).scatter_add_(1, own, scores.new_full(own.shape, -1))
+            if by_bias is not None:
+                by_bias += scores.sum(0)
+            if scale != 1:
+                scores *= scale
+            errors = scores.to(compute)
+            if by_row is not None:
+                by_row[start : start + tile] = errors @ b
+            if by_column is not None and compute == exact:
+                by_column.addmm_(errors.T, part)
+            elif by_column is not None:
+                by_column += errors.T @ part
+        ctx.save_for_backward(by_row, by_column, by_bias)
+        ctx.dtypes = rows.dtype, columns.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        grads = [
+            None if grad is None else (grad * upstream[0]).to(dtype)
+            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return (*grads, *[None] * 6)
+
+
+def masked(excluded: Repeats | Tensor, start: int, stop: int) -> Tensor:
+    return excluded.mask(start, stop) if isinstance(excluded, Repeats) else excluded[start:stop]
+
+
+def cross_entropy(
+    rows: Float[Tensor, "b d"],
+    columns: Float[Tensor, "n d"],
+    targets: Int[Tensor, " b"],
+    *,
+    scale: float = 1.0,
+    bias: Float[Tensor, " n"] | None = None,
+    excluded: Repeats | Bool[Tensor, "b n"] | None = None,
+    compute: torch.dtype | None = None,
+    tile: int | None = None,
+) -> Float[Tensor, ""]:
+    """*Sum* over rows of the cross-entropy of `scale * rows @ columns.T + bias` against the columns `targets`.
+
+    `excluded`: columns that a row is not compared with; its target never is. `compute`: the dtype of the products
+    (None: the inputs', in float32 or wider); log-sums are in float32 or wider. `tile`: rows at a time. Memory is
+    O((b + n) d + tile n), three products of b x n x d in all, once differentiable.
+    """
+    inputs = (rows, columns, bias)
+    wanted = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)
+    if compute is None:
+        compute = torch.promote_types(torch.promote_types(rows.dtype, columns.dtype), torch.float32)
+    tile = tile or max(NARROWEST, TILE // len(columns))
+    with torch.autocast(rows.device.type, enabled=False):
+        return TiledCrossEntropy.apply(rows, columns, bias, targets, scale, excluded, compute, tile, wanted)
