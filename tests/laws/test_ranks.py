@@ -85,6 +85,8 @@ def test_chunks_are_dealt_whole_and_evened_only_in_lockstep():
     assert [len(part) for part in even] == [3, 3] and even[1][-1].sequences[0].role == "filler"
     with pytest.raises(ValueError, match="8 ranks but only 5 chunks"):
         Ranks(rank=0, size=8).deal(chunks)
+    late = [Ranks(rank=r, size=8).deal(chunks, first=False) for r in range(8)]
+    assert [part[0].sequences[0].role == "filler" for part in late] == [False] * 5 + [True] * 3
 
 
 def test_launches_that_cannot_be_are_refused():

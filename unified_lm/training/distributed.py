@@ -36,18 +36,19 @@ class Ranks:
             return cls(lockstep=lockstep)
         return cls(rank=dist.get_rank(), size=dist.get_world_size(), lockstep=lockstep)
 
-    def deal(self, chunks: list[PackedBatch]) -> list[PackedBatch]:
+    def deal(self, chunks: list[PackedBatch], *, first: bool = True) -> list[PackedBatch]:
         """This rank's whole chunks of the global batch; in lockstep the count is evened with chunks without objective.
 
-        Raises `ValueError` where a rank would get none.
+        Raises `ValueError` where the `first` batch of a run is too small to give every rank a chunk; a later, smaller
+        one leaves a rank without objective for that step.
         """
-        if len(chunks) < self.size:
+        if first and len(chunks) < self.size:
             raise ValueError(
                 f"{self.size} ranks but only {len(chunks)} chunks in the global batch; use launch with at most "
                 f"{len(chunks)} processes, a smaller runtime.chunk_tokens, or more rows a step"
             )
         mine = chunks[self.rank :: self.size]
-        if self.lockstep and len(mine) < -(-len(chunks) // self.size):
+        if not mine or (self.lockstep and len(mine) < -(-len(chunks) // self.size)):
             mine.append(collate([Sequence(tokens=(0,), role=FILLER)], index=f"{FILLER}-{self.rank}"))
         return mine
 
