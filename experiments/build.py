@@ -17,6 +17,7 @@ from unified_lm.methods.untrained import Untrained
 from unified_lm.prompts import Template
 from unified_lm.training.loop import Runtime
 from unified_lm.training.optimizer import Optim
+from unified_lm.training.sharding import Launch
 
 PARTS = ("method", "backbone", "attention", "trainable", "template", "data", "optim")
 AUTOCAST = (None, "bfloat16", "float16")
@@ -64,7 +65,7 @@ class Experiment:
     runtime: Runtime
     device: str
     kernel: str
-    processes: int
+    launch: Launch
     chained: bool
 
     def __post_init__(self) -> None:
@@ -72,8 +73,6 @@ class Experiment:
             raise ValueError(
                 f"autocast={self.autocast} is unknown; use bfloat16, float16 or null (the weights' own dtype)"
             )
-        if self.processes != 1:
-            raise ValueError(f"launch.processes={self.processes}: training runs in one process; use launch=one")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"
@@ -111,7 +110,7 @@ def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experime
         runtime=made(Runtime, runtime, "runtime"),
         device=device(wanted),
         kernel=config["kernel"],
-        processes=config["launch"]["processes"],
+        launch=made(Launch, config["launch"], "launch"),
         chained=chained,
     )
 

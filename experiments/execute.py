@@ -15,6 +15,7 @@ from experiments import record
 from experiments.errors import UsageError
 from experiments.identity import Run
 from experiments.places import ROOT, shown
+from unified_lm.training.watch import REQUEUE
 
 
 def ensure(run: Run) -> int:
@@ -54,9 +55,11 @@ def work(folder: Path, config: Mapping[str, Any]) -> int:
 
     A worker that was ended by a signal could not write down its end: it is written down here.
     """
-    process = subprocess.Popen([sys.executable, "-m", "experiments.worker", str(folder)], env=environment(config))
+    process = subprocess.Popen([*launcher(config), "-m", "experiments.worker", str(folder)], env=environment(config))
     with passing_on(process):
         code = process.wait()
+    if code and (record.read(folder) or {}).get("status") == "stopped":
+        return REQUEUE
     if code >= 0:
         return code
     ended = signal.Signals(-code).name
@@ -65,9 +68,21 @@ def work(folder: Path, config: Mapping[str, Any]) -> int:
     return 128 - code
 
 
+def launcher(config: Mapping[str, Any]) -> list[str]:
+    """Python for one process, torchrun for several."""
+    processes, nodes = config["launch"]["processes"], config["launch"].get("nodes", 1)
+    if nodes != 1:
+        raise UsageError(f"launch.nodes={nodes} cannot be started from one of them: run torchrun on every node")
+    if processes == 1:
+        return [sys.executable]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+
+
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
     """The worker's environment; thread variables must be set before torch is imported."""
-    threads = config["runtime"]["threads"]
+    threads, processes = config["runtime"]["threads"], config["launch"]["processes"]
+    if threads is None and processes > 1:
+        threads = max(1, (os.cpu_count() or 1) // processes)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     mine = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"} | os.environ | {"PYTHONPATH": path}
     return mine if threads is None else mine | {"OMP_NUM_THREADS": str(threads)}
@@ -75,19 +90,21 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def passing_on(process: subprocess.Popen) -> Iterator[None]:
-    """SIGTERM to this process ends the worker too, and then this process."""
+    """SIGTERM or SIGUSR1 to this process asks the worker to stop (torchrun passes on SIGTERM only)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, stop) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
         if process.poll() is None:
             process.terminate()
             process.wait()

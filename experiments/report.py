@@ -14,7 +14,6 @@ from experiments.files import write
 from experiments.places import outputs, runs, shown
 from experiments.tables.render import STYLE
 
-NOT_LOSSES = frozenset({"step", "lr", "tokens_per_s", "padding_factor", "mfu", "tokens", "wall_s"})
 FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-size:13px}"
 
 
@@ -61,15 +60,14 @@ def curves(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for entry in entries:
         rows = record.history(runs() / entry["run_id"])
         if len(rows) > 1:
-            yield entry["run_id"], curve(rows)
+            yield entry["run_id"], curve(rows, list(entry["losses"]) or ["loss"])
 
 
-def curve(rows: Sequence[Mapping[str, Any]]) -> str:
+def curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
     """The loss and its terms over the steps, as an SVG element."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    terms = [name for name in rows[0] if name not in NOT_LOSSES and not name.startswith("grad_norm")]
     with matplotlib.rc_context({"svg.hashsalt": "unified-lm", "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(3.4, 2.2), layout="constrained")
         axes = figure.subplots()

@@ -19,11 +19,12 @@ import yaml
 from experiments import progress, record
 from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
-from experiments.models import Built, built, parent_model, restore, subject
+from experiments.models import Built, built, opened, parent_model, restore, subject
 from experiments.places import shown
 from experiments.provenance import git, hardware, versions
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
+from unified_lm.training.distributed import Ranks, process_group
 from unified_lm.training.loop import TrainResult, train
 from unified_lm.training.watch import REQUEUE, Preempted
 
@@ -32,6 +33,12 @@ OnLog = Callable[[dict[str, Any]], None]
 
 
 def main(folder: Path) -> int:
+    with process_group():
+        return leader(folder) if Ranks.current().rank == 0 else follower(folder)
+
+
+def leader(folder: Path) -> int:
+    """Rank 0: trains with the others, and alone writes, mirrors and scores."""
     keep_log(folder)
     entry = record.read(folder)
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -48,10 +55,10 @@ def main(folder: Path) -> int:
         mirror = tracker(entry, folder, record.history(folder))
         entry = record.change(folder, **circumstances(), wandb_id=mirror.id, error=None)
         if entry["digest"] is None:
-            entry = learn(experiment, made, entry, folder, mirror)
+            entry, made = learn(experiment, made, entry, folder, mirror)
         elif made is not None and experiment.trains:
             restore(made.model, folder, entry["run_id"])
-        entry = score(experiment, made, entry, folder, mirror)
+        score(experiment, made, entry, folder, mirror)
         record.change(folder, status="finished")
         mirror.finish(failed=False)
     except (Preempted, KeyboardInterrupt) as asked:
@@ -61,13 +68,24 @@ def main(folder: Path) -> int:
         return REQUEUE
     except Exception as error:
         log.exception("failed")
-        record.change(folder, status="failed", error=f"{type(error).__name__}: {first_line(str(error))}")
+        why = f"{type(error).__name__}: {first_line(str(error))}"
+        record.change(folder, status="failed", error=why)
         mirror.finish(failed=True)
-        print(
-            f"failed: {type(error).__name__}: {first_line(str(error))} (traceback in {shown(folder / 'worker.log')})",
-            file=sys.stderr,
-        )
+        print(f"failed: {why} (traceback in {shown(folder / 'worker.log')})", file=sys.stderr)
         return 1
+    return 0
+
+
+def follower(folder: Path) -> int:
+    """Any other rank: trains along; what goes wrong is told by rank 0, or by this rank's own end."""
+    entry = record.read(folder)
+    experiment = from_config(entry["config"], chained=entry["parent"] is not None)
+    made = prepare(experiment, entry)
+    if entry["digest"] is None and made is not None and experiment.trains:
+        try:
+            trained(experiment, made, experiment.data.load(), entry, folder, lambda row: None)
+        except Preempted:
+            return REQUEUE
     return 0
 
 
@@ -87,11 +105,11 @@ def circumstances() -> dict[str, Any]:
 
 def learn(
     experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
-) -> dict[str, Any]:
-    """Train where there is something to train, and write down where that ended."""
+) -> tuple[dict[str, Any], Built | None]:
+    """Train where there is something to train, and write down where that ended; a sharded model is made whole."""
     if made is None or not experiment.trains:
         digest = record.digest(identity_of(experiment))[:16]
-        return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
+        return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained"), made
     batches = experiment.data.load()
     facts = {
         "corpus_fingerprints": batches.corpus_fingerprints(),
@@ -111,17 +129,22 @@ def learn(
     bar.close()
     rows = record.history(folder)
     seconds = rows[-1]["wall_s"] if rows else result.wall_s
-    return record.change(
+    entry = record.change(
         folder,
         digest=result.digest,
         step=result.step,
         wall_s=round(seconds, 2),
-        device_hours=round(seconds / 3600 * experiment.processes, 4),
-        losses={key: value for key, value in rows[-1].items() if key in {"loss", *experiment.method.weights}}
-        if rows
-        else {},
+        device_hours=round(seconds / 3600 * experiment.launch.processes, 4),
+        losses=losses(rows, experiment),
         status="trained",
     )
+    return entry, opened(folder).built if experiment.launch.sharded else made
+
+
+def losses(rows: list[dict[str, Any]], experiment: Experiment) -> dict[str, float]:
+    """The last logged loss and its terms."""
+    wanted = {"loss", *experiment.method.weights}
+    return {key: value for row in rows[-1:] for key, value in row.items() if key in wanted}
 
 
 def trained(
@@ -137,6 +160,7 @@ def trained(
         runtime=experiment.runtime,
         folder=folder / "checkpoint",
         identity=entry["run_id"],
+        launch=experiment.launch,
         on_log=on_log,
         complain=log.warning,
     )

@@ -140,7 +140,7 @@ def lines(
 def missing(
     definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
 ) -> tuple[tuple[str, str], ...]:
-    lacking: dict[str, str] = {}
+    lacking = []
     for row in definition.rows:
         for made in runs[row.key]:
             columns = [
@@ -149,6 +149,11 @@ def missing(
                 if found.defined and made.seed not in {one.seed for one in found.ours}
             ]
             if columns:
-                state = "no run" if made.record is None else made.record["status"]
-                lacking.setdefault(f"{row.label} (seed {made.seed}, {state}): {', '.join(columns)}", made.command)
-    return tuple(lacking.items())
+                state = "no run" if made.record is None else f"run {made.record['status']}"
+                what = "every column" if len(columns) == defined(cells[row.key]) else "; ".join(columns)
+                lacking.append((f"{row.label}, seed {made.seed} ({state}): {what}", made.command))
+    return tuple(lacking)
+
+
+def defined(cells: tuple[Cell, ...]) -> int:
+    return sum(found.defined for found in cells)

@@ -73,7 +73,7 @@ def body(table: Table, plus_minus: str = "±") -> list[list[str]]:
             line.label,
             line.readout or "–",
             *(shown(cell, column, plus_minus) for cell, column in zip(line.cells, columns, strict=True)),
-            "–" if line.hours is None else f"{line.hours:.2f}",
+            "–" if line.hours is None else f"{line.hours:.2g}",
         ]
         for line in table.lines
     ]
