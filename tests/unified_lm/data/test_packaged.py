@@ -44,6 +44,27 @@ def test_nothing_scored_was_trained_on_not_even_nearly() -> None:
     assert len(near) < 0.005 * len(scored)
 
 
+def test_what_nearly_repeats_a_scored_text_is_not_trained_on() -> None:
+    scored, repeated, other = (
+        DocumentedObject(
+            package=package,
+            module=package,
+            qualname="f",
+            kind="function",
+            signature="f()",
+            description=f"Say what the package named {package} is for.",
+            paragraphs=(paragraph,),
+            code=None,
+        )
+        for package, paragraph in (
+            ("scored", "It returns one for each of the things that it was given."),
+            ("repeated", "It returns one for each of the things that it was told."),
+            ("other", "It returns two of everything that was ever put into it."),
+        )
+    )
+    assert corpus.apart([repeated, other], [scored]) == [other]
+
+
 def test_the_splits_share_no_package() -> None:
     assert not set(HELD_OUT_PACKAGES) & set(TRAINING_PACKAGES)
     for found, packages in ((held_out_objects(), HELD_OUT_PACKAGES), (training_objects(), TRAINING_PACKAGES)):
@@ -81,7 +102,7 @@ def test_each_kind_has_what_its_loss_needs(kind: dict[str, Any], split: str) -> 
 
 
 def test_documents_have_no_def_line_and_no_docstring_and_do_not_repeat_their_query() -> None:
-    for found in [*held_out_objects(), *training_objects()]:
+    for found in [*held_out_objects(), *training_objects()[::4]]:
         if found.code is not None:
             (body,) = ast.parse("async def f():\n" + "".join(f"    {line}\n" for line in found.code.splitlines())).body
             assert isinstance(body, ast.AsyncFunctionDef)
