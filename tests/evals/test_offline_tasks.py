@@ -118,13 +118,11 @@ def test_a_model_that_sees_no_difference_gets_what_chance_gives(suite: MtebSuite
 def test_shared_words_are_worth_more_than_chance_in_every_task(suite: MtebSuite, tmp_path: Path) -> None:
     embedder = Lexical()
     found = {score.task: score for score in scores_of(suite, embedder, tmp_path) if score.metric == main(score)}
-    floors = dict(zip(suite.tasks, (0.03, 0.08, 0.44, 0.55, 0.05, 0.2), strict=True))
+    floors = dict(zip(suite.tasks, (0.1, 0.2, 0.48, 0.6, 0.08, 0.25), strict=True))
     assert {task: score.value for task, score in found.items() if score.value < floors[task]} == {}
     assert Store(folder=tmp_path, suite=suite.name).skipped() == {}
     assert len(set(embedder.read)) == len(embedder.read), "the tasks share texts, and each is read once"
-    sides = {(side, instruction) for side, instruction, _ in embedder.read}
-    assert {instruction for side, instruction in sides if side == "document"} == {""}
-    assert all(instruction for side, instruction in sides if side == "query")
+    assert {instruction for _, instruction, _ in embedder.read} == {""}
 
 
 def scores_of(suite: MtebSuite, embedder: Lexical, folder: Path) -> list[Score]:
