@@ -20,14 +20,14 @@ def written(template: Template, messages: Sequence[Mapping[str, str]], *, eos: s
     for a role that the template has no turn for.
     """
     query = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
-    turns = {"user": template.query, "assistant": template.answer} | template.turns
+    turns = {"user": template.prompt, "assistant": template.answer} | template.turns
     begun = template.answer.partition("{text}")[0]
     parts = []
     for i, message in enumerate(messages):
         if message["role"] not in turns:
             known = ", ".join(sorted(turns))
             raise ValueError(f"template {template.name} has no turn for role {message['role']!r}; it has: {known}")
-        turn = template.query if i == query else turns[message["role"]]
+        turn = template.prompt if i == query else turns[message["role"]]
         if not open_turn and i == len(messages) - 1:
             turn = begun + "{text}"
         empty = turn.replace("{instruction}", "").replace("{slots}", "").replace("{eos}", eos)

@@ -26,7 +26,8 @@ class Sequence:
     `tokens`: vocabulary ids; slot k is written -(k + 1). `labels[i]` is the token predicted *from* position i
     (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer");
     `hashes` the content of the texts among them, so that equal texts are known as equal on every rank.
-    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix".
+    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix". `weight` is that of
+    its labels in a weighted token loss.
     """
 
     tokens: tuple[int, ...]
@@ -35,6 +36,7 @@ class Sequence:
     mode: str = "causal"
     prefix: int = 0
     labels: tuple[int, ...] | None = None
+    weight: float = 1.0
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     hashes: dict[str, int] = field(default_factory=dict)
 

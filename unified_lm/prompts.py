@@ -17,14 +17,16 @@ from transformers import PreTrainedTokenizerBase
 from unified_lm.attention.plan import Plan
 from unified_lm.packing import IGNORED, Sequence, text_hash
 
-FIELDS = re.compile(r"\{(instruction|text|slots|eos)\}")
+FIELDS = re.compile(r"\{(instruction|again|text|slots|eos)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
     """The strings around a text.
 
-    `query`, `document`: may hold {instruction}, {text}, {slots} (at the end where it is absent) and {eos}.
+    `query`, `document`: may hold {instruction}, {text}, {slots} (at the end where it is absent), {eos} and {again}, a
+    first copy of the text, of which only {text} is read.
+    `prompt`: how a query is written in front of its answer, where that is not as it is embedded.
     `instruction`: how a non-empty instruction is written in place of {instruction}; an empty one leaves nothing.
     `answer`: the turn that is generated; its {text} and the special token behind it carry the next-token loss.
     `turns`: one string a role, for the earlier turns of a dialogue. `bos`: the row starts with exactly one BOS.
@@ -34,18 +36,21 @@ class Template:
     query: str
     document: str
     answer: str
+    prompt: str = ""
     instruction: str = "{instruction}"
     turns: dict[str, str] = field(default_factory=dict)
     bos: bool = True
 
     def __post_init__(self) -> None:
-        for part in ("query", "document", "answer"):
+        if not self.prompt:
+            object.__setattr__(self, "prompt", self.query)
+        for part in ("query", "document", "answer", "prompt"):
             text = getattr(self, part)
-            unknown = set(re.findall(r"\{(\w*)\}", text)) - {"instruction", "text", "slots", "eos"}
-            if unknown or text.count("{text}") != 1:
+            unknown = set(re.findall(r"\{(\w*)\}", text)) - {"instruction", "text", "slots", "eos", "again"}
+            if unknown or text.count("{text}") != 1 or text.count("{again}") > 1:
                 raise ValueError(
                     f"template.{part}={text!r} needs exactly one {{text}} and may hold {{instruction}}, {{slots}}, "
-                    f"{{eos}}" + (f"; {', '.join(sorted(unknown))} would stay unfilled" if unknown else "")
+                    "{eos} and one {again}" + (f"; {', '.join(sorted(unknown))} would stay unfilled" if unknown else "")
                 )
 
 
@@ -103,7 +108,7 @@ class Format:
         instructions = [instructions] * len(texts) if isinstance(instructions, str) else instructions
         before, _, after = self.template.instruction.partition("{instruction}")
         values = [
-            {"text": text, "instruction": before + instruction + after if instruction else ""}
+            {"text": text, "again": text, "instruction": before + instruction + after if instruction else ""}
             for text, instruction in zip(texts, instructions, strict=True)
         ]
         runs: list[list[tuple[str, str]] | str | None] = [[]]  # strings to tokenize together | a special token | slots
@@ -169,22 +174,27 @@ class Format:
         return ids, offsets
 
     def cut(self, r: Rendered, slots: int, limit: int | None, instruction: str) -> Rendered:
-        """Shorten the text so that the part fits its limit.
+        """Shorten the text, and its first copy where there is one, so that the part fits its limit.
 
         Raises `ValueError` for an empty text and where template and instruction leave no room for a token of it.
         """
-        start, stop = r.spans["text"]
-        over = 0 if limit is None else max(0, len(r.ids) - limit)
+        copies = [r.spans[name] for name in ("again", "text") if name in r.spans]
+        start, stop = min(copies, key=lambda span: span[1] - span[0])
+        over = 0 if limit is None else -(-max(0, len(r.ids) - limit) // len(copies))
         if stop - start - over < 1:
             what = "the text is empty" if stop == start else f"{limit} tokens leave no room for the text"
             raise ValueError(
                 f"{what} (template {self.template.name}, instruction {instruction!r}); drop the row or raise the length"
             )
-        spans = {name: (a - over, b - over) if a >= stop else (a, b) for name, (a, b) in r.spans.items()}
+
+        def moved(at: int) -> int:
+            return at - sum(min(over, max(0, at - (end - over))) for _, end in copies)
+
+        dropped = {at for _, end in copies for at in range(end - over, end)}
         return Rendered(
-            ids=r.ids[: stop - over] + r.ids[stop:],
-            spans=spans | {"text": (start, stop - over)},
-            slots=slots - over if slots >= stop else slots,
+            ids=[token for at, token in enumerate(r.ids) if at not in dropped],
+            spans={name: (moved(a), moved(b)) for name, (a, b) in r.spans.items()},
+            slots=moved(slots),
             whole=not over,
         )
 
@@ -209,10 +219,11 @@ class Format:
     ) -> list[Sequence]:
         """Queries with their slots and the answers behind them, in the plan's generation mode.
 
-        The tokens up to the answer's turn are those of `queries`, so one encoding serves both uses. Labels: the
+        Unless the template has a `prompt` of its own, the tokens up to the answer's turn are those of `queries`, so one
+        encoding serves both uses. Labels: the
         answer's text and the special token that ends it (none for an answer that was cut: it does not end there).
         """
-        parts = self.render(self.template.query, queries, instructions, self.query_length)
+        parts = self.render(self.template.prompt, queries, instructions, self.query_length)
         turns = self.render(self.template.answer, answers, limit=self.answer_length)
         out = []
         for i, (part, turn) in enumerate(zip(parts, turns, strict=True)):

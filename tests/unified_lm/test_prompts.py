@@ -142,3 +142,25 @@ def test_many_texts_at_once_are_the_texts_one_by_one():
     texts, instructions = ["one", "two words", "three <|im_end|> x"], ["", "Do", "Do"]
     together = maker.queries(texts, instructions)
     assert together == [maker.queries([t], i)[0] for t, i in zip(texts, instructions, strict=True)]
+
+
+ECHO = Template(name="echo", query="Say: {again} Again: {text}{eos}", document="{again}\n{text}", answer="{text}{eos}")
+E5 = Template(name="e5", query="{text}{eos}", document="{text}{eos}", prompt="{text}", answer=" {text}{eos}")
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=TEXTS.filter(lambda text: len(text) > 3), limit=st.integers(24, 60))
+def test_an_echo_reads_the_second_copy_and_both_copies_give_way_alike(text, limit):
+    (made,) = formatted(ECHO, query_length=limit).queries([text * 3])
+    first, second = (decode(made.tokens[slice(*made.spans[name])]).lstrip() for name in ("again", "text"))
+    assert made.spans["again"][1] < made.spans["text"][0]
+    assert abs(len(first) - len(second)) <= 12 and (text * 3).lstrip().startswith(second.rstrip("�"))
+    assert decode(made.tokens).startswith("<|im_start|>Say:") and made.tokens[-3] == MODEL.tokenizer.eos_token_id
+
+
+def test_a_prompt_of_its_own_stands_in_front_of_an_answer_only():
+    maker = formatted(E5)
+    (query,) = maker.queries(["how?"])
+    (row,) = maker.answered(["how?"], ["so."])
+    assert decode(query.tokens) == "<|im_start|>how?<|im_end|>"
+    assert decode(row.tokens) == "<|im_start|>how? so.<|im_end|>"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from unified_lm.data.rows import Row
-from unified_lm.methods.base import Method
+from unified_lm.methods.base import Method, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
 from unified_lm.prompts import Format
@@ -139,7 +139,8 @@ def train(
             chunks = [chunk.to(model.device) for chunk in step.chunks]
             terms = gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, complain)
             norms = optim.clip_gradients(optimizer)
-            loss = sum(method.weights[name] * value for name, value in terms.items())
+            weights = weights_at(method, done)
+            loss = sum(weights[name] * value for name, value in terms.items())
             watchdog.look(done, loss, terms, norms, step.rows)
             optimizer.step()
             done += 1

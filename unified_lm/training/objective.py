@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unified_lm.methods.base import Method, Reading, Vectors
+from unified_lm.methods.base import Method, Reading, Vectors, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
 from unified_lm.training.distributed import FILLER, Ranks
@@ -109,7 +109,8 @@ def accumulate(
     raising `Redo` on every rank, since gradients were added already. In lockstep it cannot be: `TooLarge`.
     """
     method: Method = reader.method
-    counts: dict[str, int] = {}
+    weights = weights_at(method, randomness.step)
+    counts: dict[str, int | float] = {}
     for chunk in chunks:
         for name, count in method.counts(chunk).items():
             counts[name] = counts.get(name, 0) + count
@@ -117,7 +118,7 @@ def accumulate(
 
     held, kept = first_pass(reader, chunks, ranks, randomness, keep_chunks)
     whole = ranks.gather(reading.vectors for reading in held.values())
-    feed, values = vector_gradients(method, whole, batch_scale)
+    feed, values = vector_gradients(method, weights, whole, batch_scale)
 
     sums: dict[str, float] = {}
     failed = None
@@ -128,7 +129,7 @@ def accumulate(
                 randomness.key(chunk.index)
                 reading = reader(chunk, tokens=True)
             on_backward(reader, n == len(chunks) - 1)
-            backward(reading, feed, method.weights, totals)
+            backward(reading, feed, weights, totals)
         except torch.OutOfMemoryError as error:
             if ranks.lockstep:
                 raise TooLarge(len(chunk)) from error
@@ -169,7 +170,7 @@ def first_pass(
 
 
 def vector_gradients(
-    method: Method, whole: dict[str, Vectors], batch_scale: float
+    method: Method, weights: Mapping[str, float], whole: dict[str, Vectors], batch_scale: float
 ) -> tuple[Feed, dict[str, Tensor]]:
     """Gradient of the weighted batch-level terms for every gathered vector, and the terms' values."""
     leaves = {
@@ -178,7 +179,7 @@ def vector_gradients(
     terms = method.objective(leaves) if leaves else {}
     if not terms:
         return {}, {}
-    loss = sum(method.weights[name] * batch_scale * term for name, term in terms.items())
+    loss = sum(weights[name] * batch_scale * term for name, term in terms.items())
     names = list(leaves)
     grads = torch.autograd.grad(loss, [leaves[name].values for name in names], allow_unused=True)
     feed = {name: (leaves[name].rows, grad) for name, grad in zip(names, grads, strict=True) if grad is not None}
@@ -186,7 +187,7 @@ def vector_gradients(
 
 
 def backward(
-    reading: Reading, feed: Feed, weights: dict[str, float], counts: Mapping[str, int | float]
+    reading: Reading, feed: Feed, weights: Mapping[str, float], counts: Mapping[str, int | float]
 ) -> None:
     """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
     roots, seeds = [], []
