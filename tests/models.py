@@ -5,6 +5,7 @@ import torch
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.data.rows import Row
+from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts import Format, Template
 
@@ -26,10 +27,18 @@ PLANS = {
 }
 
 
-def unified(architecture="llama", *, slots=0, kernel="sdpa", autocast=None, double=False, **tiny) -> UnifiedLM:
+def unified(
+    architecture="llama", *, slots=0, kernel="sdpa", autocast=None, heads=None, double=False, **tiny
+) -> UnifiedLM:
     loaded = Tiny(architecture=architecture, **tiny).load()
-    model = UnifiedLM(loaded.model, loaded.tokenizer, slots=slots, kernel=kernel, autocast=autocast)
+    model = UnifiedLM(loaded.model, loaded.tokenizer, slots=slots, kernel=kernel, autocast=autocast, heads=heads)
     return model.double() if double else model
+
+
+def fitting(method, architecture="llama", **options) -> UnifiedLM:
+    """A model with the slots, the heads and the attention that a method asks for."""
+    width = options.get("hidden", 64)
+    return unified(architecture, slots=method.slots, heads=heads_of(method, width), **options)
 
 
 def form(model: UnifiedLM, plan: Plan = CAUSAL, template: Template = CHATML, **lengths) -> Format:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from tests.laws.test_objective import METHODS, PLANS
-from tests.models import form, mixed_rows, unified
+from tests.models import fitting, form, mixed_rows, unified
 from unified_lm.packing import pack
 from unified_lm.trainable import Lora, Trainable
 from unified_lm.training.distributed import Ranks, process_group
@@ -78,7 +78,7 @@ class Rows:
 def gradient_of(case: Case, ranks: Ranks) -> torch.Tensor:
     torch.manual_seed(0)
     method = METHODS[case.method]
-    model = unified(slots=method.slots, dropout=case.dropout, tied=case.tied)
+    model = fitting(method, dropout=case.dropout, tied=case.tied)
     case.trainable.apply(model)
     model.train()
     if case.checkpointing:

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.models import ARCHITECTURES, PLANS, apart, form, gradient, mixed_rows, unified
+from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
+from tests.unified_lm.methods.test_gritlm import gritlm
+from tests.unified_lm.methods.test_llm_jepa import jepa
 from tests.unified_lm.test_slots import ulme
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.generative import Generative
@@ -24,6 +26,11 @@ METHODS = {
     "ulme without slots": ulme(0),
     "ulme, gradient not stopped, last": ulme(2, stop_gradient=False, target="last"),
     "ulme, length-weighted": ulme(1, target="length_weighted"),
+    "ulme, documents as answers": ulme(2, positives_as_answers=True),
+    "gritlm": gritlm(),
+    "gritlm, sums over samples": gritlm(generative_loss="token", embedding_weight=2.0),
+    "llm-jepa": jepa(),
+    "llm-jepa reverse, predictors, info_nce": jepa(slots=2, reverse=True, distance="info_nce", stop_gradient=True),
 }
 
 
@@ -41,7 +48,7 @@ def run(model, method, rows, budget, *, keep=1, plan=PLANS["causal"], step=0):
 @pytest.mark.parametrize("name", METHODS)
 def test_any_chunking_gives_the_gradient_of_one_forward(name, double, tolerance):
     method = METHODS[name]
-    model = unified(slots=method.slots, double=double)
+    model = fitting(method, double=double)
     rows = mixed_rows()
     terms, whole, pieces = run(model, method, rows, BUDGETS[0], keep=99)
     assert pieces == 1
@@ -57,7 +64,7 @@ def test_any_chunking_gives_the_gradient_of_one_forward(name, double, tolerance)
 @pytest.mark.parametrize("plan", ["bidirectional", "gritlm", "prefix"])
 def test_chunking_is_exact_on_every_architecture_and_attention_plan(architecture, plan):
     method = METHODS["contrastive"] if plan != "prefix" else METHODS["ulme"]
-    model = unified(architecture, slots=method.slots)
+    model = fitting(method, architecture)
     _, whole, _ = run(model, method, mixed_rows(), 10**6, plan=PLANS[plan])
     _, parts, _ = run(model, method, mixed_rows(), 60, plan=PLANS[plan])
     assert apart(parts, whole) <= 2e-6
@@ -66,7 +73,7 @@ def test_chunking_is_exact_on_every_architecture_and_attention_plan(architecture
 @pytest.mark.parametrize("name", METHODS)
 def test_with_dropout_two_passes_and_kept_graphs_are_bit_equal_and_dropout_is_active(name):
     method = METHODS[name]
-    model = unified(slots=method.slots, dropout=0.2).train()
+    model = fitting(method, dropout=0.2).train()
     rows = mixed_rows()
     _, kept, _ = run(model, method, rows, 60, keep=99)
     _, again, _ = run(model, method, rows, 60, keep=0)

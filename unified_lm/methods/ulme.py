@@ -30,6 +30,7 @@ class Ulme:
     `slots` = 0 reads the last query token instead. `target`: how the answer's states are pooled: "mean",
     "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: whether the coupling moves
     the slots only, or the answer as well. A weight of 0 leaves the term out.
+    `positives_as_answers`: a row without an answer is given its document as one (not a variant of the paper's).
     `positives_as_answers`: a row without an answer is given its document as one (a variant that the paper does not run).
     """
 
