@@ -1,0 +1,95 @@
+"""Masked next-token prediction: a masked token is predicted from the position *before* it, with attention both ways.
+
+LLM2Vec's first stage. It teaches a causal decoder to use attention to the future while its head stays the one that it
+was pre-trained with, which predicts position i from position i - 1.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from unified_lm.data.rows import Row
+from unified_lm.methods.base import Reading, Vectors, plain_text, token_sum
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import IGNORED, PackedBatch, Sequence
+from unified_lm.prompts import Format
+
+MASKING = ("bert", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedNext:
+    """Source: BehnamGhader et al. 2024 (LLM2Vec), section 2.1, and its released configurations.
+
+    `share` of a text's tokens is to be predicted (at least one), each on its own draw. `masking`: "bert" replaces 80 %
+    of them by the mask token and 10 % by a random token and keeps 10 %; "all" masks every one. `mask_token` must be
+    one token. What is masked is a function of the text and `mask_seed`: a text that comes again is masked alike.
+    `readout` embeds the model where it is scored.
+    """
+
+    mask_token: str
+    share: float
+    masking: str
+    readout: str
+    mask_seed: int = 0
+    similarity: str = "cosine"
+
+    slots = 0
+    document_slots = 0
+    roles = ()
+
+    def __post_init__(self) -> None:
+        if self.masking not in MASKING:
+            raise ValueError(f"method.masking={self.masking} is unknown; use one of {', '.join(MASKING)}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"method.share={self.share} of the tokens cannot be masked; use more than 0, at most 1")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {"masked": 1.0}
+
+    def require(self, form: Format) -> None:
+        if form.plan.embed != "bidirectional":
+            raise ValueError(
+                f"method mntp with attention.embed={form.plan.embed} would only repeat next-token prediction on a "
+                "damaged text; use attention=bidirectional or attention=gritlm"
+            )
+        self.mask_id(form)
+
+    def mask_id(self, form: Format) -> int:
+        """Raises `ValueError` where the tokenizer cuts the mask token in pieces."""
+        ids = form.tokenizer.encode(self.mask_token, add_special_tokens=False)
+        if len(ids) != 1:
+            raise ValueError(
+                f"method.mask_token={self.mask_token!r} is {len(ids)} tokens for this tokenizer; use one such as _ "
+            )
+        return ids[0]
+
+    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        texts = [(i, plain_text(row)) for i, row in enumerate(rows)]
+        return [replace(self.masked(form.plain(text), form), row=i) for i, text in texts if text is not None]
+
+    def masked(self, plain: Sequence, form: Format) -> Sequence:
+        """A plain text with tokens masked, each labelled at the position before it; special tokens are left alone."""
+        draw = random.Random(f"{self.mask_seed}/{plain.hashes['text']}")
+        tokens, labels = list(plain.tokens), [IGNORED] * len(plain)
+        places = [i for i in range(1, len(tokens)) if tokens[i] not in form.special_ids]
+        chosen = [i for i in places if draw.random() < self.share] or [draw.choice(places)]
+        for i in chosen:
+            labels[i - 1] = tokens[i]
+            luck = 0.0 if self.masking == "all" else draw.random()
+            if luck < 0.9:
+                tokens[i] = self.mask_id(form) if luck < 0.8 else draw.randrange(len(form.tokenizer))
+        return replace(plain, tokens=tuple(tokens), labels=tuple(labels), mode=form.plan.embed)
+
+    def counts(self, batch: PackedBatch) -> dict[str, int]:
+        return {"masked": batch.labelled}
+
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+        return Reading(sums={"masked": token_sum(states, batch, model)} if tokens and batch.labelled else {})
+
+    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
+        return {}

@@ -1,0 +1,71 @@
+"""Unsupervised SimCSE: a text read twice under two draws of dropout is its own positive.
+
+LLM2Vec's second stage. The other texts of the global batch are the negatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from unified_lm.data.rows import Row
+from unified_lm.methods.base import Reading, Vectors, contrast, plain_text, read_roles
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence
+from unified_lm.prompts import Format
+from unified_lm.readout import Readout
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCSE:
+    """Source: Gao et al. 2021; as a stage of LLM2Vec, BehnamGhader et al. 2024.
+
+    `attention_dropout` replaces the decoder's own rate, which is 0 for today's decoders (None keeps it: then adapters
+    must drop out, trainable.dropout). The two passes are two sequences, so no draw is shared between them.
+    """
+
+    temperature: float
+    attention_dropout: float | None
+    readout: str
+    similarity: str = "cosine"
+
+    slots = 0
+    document_slots = 0
+    roles = ("query", "document")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {"contrastive": 1.0}
+
+    def require(self, form: Format) -> None:
+        if Readout.named(self.readout).kind == "slot":
+            raise ValueError(f"method simcse has no slot for method.readout={self.readout}; use mean or last")
+
+    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+        texts = {i: text for i, row in enumerate(rows) if (text := plain_text(row)) is not None}
+        made = form.documents(list(texts.values()))
+        return [replace(s, row=i, role=role) for i, s in zip(texts, made, strict=True) for role in self.roles]
+
+    def counts(self, batch: PackedBatch) -> dict[str, int]:
+        return {}
+
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+        if model.training:
+            refuse_without_dropout(model)
+        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout))))
+
+    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
+        loss = contrast(vectors, temperature=self.temperature, symmetric=False, similarity=self.similarity)
+        return {} if loss is None else {"contrastive": loss}
+
+
+def refuse_without_dropout(model: UnifiedLM) -> None:
+    """Raises `ValueError` where nothing in a training model drops out: two passes of a text would be one."""
+    rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    rates += [getattr(module, "attention_dropout", 0.0) for module in model.backbone.modules()]
+    if not any(rates):
+        raise ValueError(
+            "two passes of a text differ by dropout alone, and nothing in this model drops out; set "
+            "method.attention_dropout=0.3, or trainable=lora with trainable.dropout above 0"
+        )
