@@ -11,11 +11,13 @@ import re
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
 from unified_lm.attention.plan import Plan
 from unified_lm.packing import IGNORED, Sequence, text_hash
+from unified_lm.tokens import TokenCache, Tokenized, tokenized
 
 FIELDS = re.compile(r"\{(instruction|again|text|slots|eos)\}")
 
@@ -68,7 +70,8 @@ class Rendered:
 class Format:
     """A template bound to a tokenizer, the slots and the lengths (in tokens; the text gives way, never the template).
 
-    `slots`: after a query; `document_slots`: after a document; `plan`: the attention modes of its sequences.
+    `slots`: after a query; `document_slots`: after a document; `plan`: the attention modes of its sequences; `cache`:
+    where tokenized strings are kept (None: nowhere).
     """
 
     template: Template
@@ -79,6 +82,7 @@ class Format:
     query_length: int = 512
     document_length: int = 512
     answer_length: int = 512
+    cache: TokenCache | None = None
 
     @cached_property
     def specials(self) -> re.Pattern[str]:
@@ -147,12 +151,7 @@ class Format:
                 text += part
             strings.append(text)
             ranges.append(places)
-        encoded = self.tokenizer(
-            strings, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
-        )
-        for r, string, places, ids, offsets in zip(
-            results, strings, ranges, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
+        for r, string, places, (ids, offsets) in zip(results, strings, ranges, self.tokens(strings), strict=True):
             if straddles(string, offsets, places):
                 ids, offsets = self.apart(string, places)
             base = len(r.ids)
@@ -165,13 +164,15 @@ class Format:
         """Tokenize a run in pieces cut at its fields, for strings in which one token would cross a field's edge."""
         edges = sorted({0, len(string), *(edge for place in places.values() for edge in place)})
         ids, offsets = [], []
-        for a, b in zip(edges, edges[1:], strict=False):
-            part = self.tokenizer(
-                string[a:b], add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
-            )
-            ids += part["input_ids"]
-            offsets += [(a + s, a + e) for s, e in part["offset_mapping"]]
+        for a, b in pairwise(edges):
+            ((new, places),) = self.tokens([string[a:b]])
+            ids += new
+            offsets += [(a + s, a + e) for s, e in places]
         return ids, offsets
+
+    def tokens(self, strings: Many[str]) -> list[Tokenized]:
+        """Ids and character offsets, from the cache where there is one."""
+        return tokenized(self.tokenizer, strings) if self.cache is None else self.cache(strings)
 
     def cut(self, r: Rendered, slots: int, limit: int | None, instruction: str) -> Rendered:
         """Shorten the text, and its first copy where there is one, so that the part fits its limit.
@@ -251,7 +252,7 @@ class Format:
 
     def plain(self, text: str) -> Sequence:
         """A text without a template, every token of it a next-token target."""
-        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ((ids, _),) = self.tokens([text])
         if len(ids) < 2:
             raise ValueError(f"a plain text of {len(ids)} tokens has nothing to predict; drop the row")
         tokens = self.with_bos(ids)[: self.document_length]

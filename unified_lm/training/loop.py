@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from unified_lm.methods.base import Method, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
 from unified_lm.prompts import Format
+from unified_lm.tokens import TokenCache
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import Randomness, Reader, Redo, accumulate
@@ -47,6 +48,7 @@ class Runtime:
     save_every: int | str | None = None
     keep_last: int = 1
     threads: int | None = None
+    token_cache: bool = False
 
     def __post_init__(self) -> None:
         every = self.save_every
@@ -115,6 +117,8 @@ def train(
     ranks.broadcast(model)
     if launch.checkpointing:
         model.backbone.activation_checkpointing_enable({"use_reentrant": False})
+    if runtime.token_cache:
+        form = replace(form, cache=TokenCache(form.tokenizer))
     reader = Reader(model, method, anchored=ranks.lockstep)
     if launch.sharded:
         shard(reader, launch)
@@ -219,7 +223,7 @@ def prefetched(
     def prepare(step: int) -> tuple[list[Row], list[PackedBatch], int]:
         rows = batches.batch(step)
         chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
-        return rows, ranks.deal(chunks), sum(map(len, chunks))
+        return rows, ranks.deal(chunks, first=step == 0), sum(map(len, chunks))
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         ahead = pool.submit(prepare, steps[0]) if steps else None

@@ -22,8 +22,8 @@ class Optim:
     `steps` is the length of the schedule; `stop_after` ends the run earlier *inside* it (None: run to the end), which
     is not the same as a shorter schedule. `warmup`: steps, or a share of `steps` when below 1. `floor`: the share of
     the peak rate that linear and cosine decay to. `slots_ratio`: learning rate of slots (and of other small new parts)
-    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping). `states`: "float32",
-    or "8bit" for quantized AdamW states (CUDA, bitsandbytes). `paper_emulation_world_size`=W scales batch-level terms
+    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping). `states`: of AdamW,
+    "float32" or "8bit" (CUDA, bitsandbytes). `paper_emulation_world_size`=W scales batch-level terms
     by 1/W, as gathering with local gradients under averaging does in the released GritLM code on W GPUs; 1 is exact.
     """
 

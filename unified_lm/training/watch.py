@@ -52,9 +52,10 @@ class Watchdog:
                     "check trainable=, the method's weights and the data's rows"
                 )
         if step == 0 and terms.get("generative", 0.0) > math.log(self.vocabulary):
+            chance = math.log(self.vocabulary)
             self.complain(
-                f"the first next-token loss is {terms['generative']:.2f}, above ln V = {math.log(self.vocabulary):.2f}: "
-                "a pretrained decoder starts far below it, so its weights may not have been loaded"
+                f"the first next-token loss is {terms['generative']:.2f}, above ln V = {chance:.2f}: a pretrained "
+                " decoder starts far below it, so its weights may not have been loaded"
             )
 
 
