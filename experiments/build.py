@@ -1,7 +1,7 @@
 """The one place where a config becomes objects. Beyond it nobody reads `config[...]` to decide the science."""
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
@@ -39,9 +39,13 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How a model is put to its suites: `slots`: whether they stand before the answer when it generates."""
+    """How a model is put to its suites.
+
+    `slots`: whether they stand before the answer when the model generates; `readouts`: scored beside the method's own.
+    """
 
     slots: bool
+    readouts: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)

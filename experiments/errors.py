@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from experiments.places import CONF
+
 USAGE = 2  # exit code of a command that was refused before any work
 
 
@@ -43,9 +45,9 @@ def explained(error: Exception, settings: Callable[[], Sequence[str]]) -> UsageE
 
 
 def no_such_option(error: MissingConfigException) -> UsageError:
-    found = re.search(r"Could not find '(?:(.*)/)?([^/']+)'", str(error))
-    group, option = found.groups() if found else ("", error.missing_cfg_file)
-    known = sorted(error.options or ())
+    found = re.search(r"'([^']+)/([^'/]+)'", str(error))
+    group, option = found.groups() if found else ("the config", str(error.missing_cfg_file))
+    known = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     return UsageError(f"{group}={option} does not exist{nearest(option, known)}; {group} is one of: {', '.join(known)}")
 
 

@@ -1,6 +1,6 @@
 """From the parts of an experiment, or from a run directory, to a model, and from a model to what suites score."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from experiments.places import runs, shown
 from unified_lm.backbones import Loaded
 from unified_lm.encode import Encoder
 from unified_lm.generate import Generator
+from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts import Format
 from unified_lm.trainable import merge
@@ -67,6 +68,9 @@ def built(experiment: Experiment, start: Built | None = None) -> Built:
         slots_start=experiment.slots_start,
         kernel=experiment.kernel,
         autocast=None if experiment.autocast is None else getattr(torch, experiment.autocast),
+        heads=heads_of(method, loaded.model.config.get_text_config().hidden_size),
+        attention_dropout=getattr(method, "attention_dropout", None),
+        modes=frozenset({experiment.attention.embed, experiment.attention.generate, "causal"}),
     )
     if start is not None and start.model.slots is not None and method.slots == len(start.model.slots):
         model.slots.load_state_dict(start.model.slots.state_dict())
@@ -120,6 +124,15 @@ def restore(model: UnifiedLM, folder: Path, identity: str) -> str:
     return saved.digest
 
 
+def subjects(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> list[Subject]:
+    """What is scored: the model, and for each further read-out of `scoring.readouts` its vectors by that one alone."""
+    first = subject(experiment, made, digest, step)
+    if made is None or not isinstance(first.embedder, Encoder):
+        return [first]
+    more = [name for name in experiment.scoring.readouts if name != first.embedder.readout]
+    return [first, *(replace(first, embedder=replace(first.embedder, readout=name), generator=None) for name in more)]
+
+
 def subject(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> Subject:
     """What is scored: ours by its method's read-out, others' as they come. `digest` names the weights."""
     name = experiment.name
@@ -137,6 +150,12 @@ def subject(experiment: Experiment, made: Built | None, digest: str, step: int |
     )
     generator = None
     if experiment.attention.generate != "bidirectional":
-        slots = experiment.scoring.slots and method.slots > 0
-        generator = Generator(made.model, made.form, weights=f"{digest}@{step}", with_slots=slots)
+        generator = Generator(
+            made.model,
+            made.form,
+            weights=f"{digest}@{step}",
+            with_slots=experiment.scoring.slots and method.slots > 0,
+            without_adapters=experiment.trains and getattr(experiment.trainable, "embed_only", False),
+        )
+    embedder = method.embedder(embedder, generator) if hasattr(method, "embedder") else embedder
     return Subject(name=name, embedder=embedder, generator=generator, step=step)

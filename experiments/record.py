@@ -119,9 +119,10 @@ def change(folder: Path, **fields: Any) -> dict[str, Any]:
 
 
 def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
-    """Suite -> digest of all that a run decides about it: its settings, the libraries and the checkpoint."""
+    """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
     libraries = versions(SCORING)
-    return {name: digest([what(suite), libraries, checkpoint])[:16] for name, suite in config["evals"].items()}
+    decided = [libraries, checkpoint, config["scoring"]]
+    return {name: digest([what(suite), *decided])[:16] for name, suite in config["evals"].items()}
 
 
 def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

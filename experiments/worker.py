@@ -19,7 +19,7 @@ import yaml
 from experiments import progress, record
 from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
-from experiments.models import Built, built, opened, parent_model, restore, subject
+from experiments.models import Built, built, opened, parent_model, restore, subjects
 from experiments.places import shown
 from experiments.provenance import git, hardware, versions
 from experiments.track import Off, Tracker, tracker
@@ -177,13 +177,15 @@ def score(
 ) -> dict[str, Any]:
     """Score the suites that are asked for and not there yet, writing after each."""
     wanted = record.asked(entry["config"], entry["digest"])
-    subjected = subject(experiment, made, entry["digest"], entry["step"])
+    scored = subjects(experiment, made, entry["digest"], entry["step"])
     for name, suite in experiment.evals.items():
         if entry["suites"].get(name) == wanted[name]:
             continue
         began = time.monotonic()
         scores = [
-            one.to_dict() for one in suite.score(subjected, folder=folder / "scores", progress=progress.scoring(name))
+            one.to_dict()
+            for each in scored
+            for one in suite.score(each, folder=folder / "scores", progress=progress.scoring(name))
         ]
         entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores))
         mirror.scores(scores)

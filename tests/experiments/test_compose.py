@@ -20,6 +20,7 @@ WRONG = {
     "method=ulm": "did you mean ulme",
     "experiment=t15_ulm": "did you mean t15_ulme",
     "backbone=smollm2_135": "did you mean smollm2_135m",
+    "evals=[mteb_ofline]": "did you mean mteb_offline",
     "seed=0,1": "add -m",
     "experiment=glob(t15_*)": "add -m",
     "seed=zero": "no whole number",
