@@ -1,0 +1,77 @@
+"""Every kind of row of tables 1 to 5 runs from its command line to its scores, chains of stages included."""
+
+import pytest
+import torch
+
+from experiments import record
+from experiments.compose import compose
+from experiments.execute import ensure
+from experiments.identity import Run, identify
+from experiments.models import opened
+
+ROWS = (
+    "t1_echo",
+    "t1_e5",
+    "t1_nv_embed",
+    "t1_gritlm",
+    "t4_ulme",
+    "t4_ulme_n0",
+    "t4_no_gen",
+    "t4_documents_as_answers",
+    "t4_jepa",
+)
+
+
+def a_run(experiment: str, *more: str) -> Run:
+    return identify(compose([f"experiment={experiment}", "scale=tiny", "logging.wandb=disabled", *more]))
+
+
+@pytest.mark.parametrize("experiment", ROWS)
+def test_a_row_runs_to_its_end(here: None, experiment: str) -> None:
+    run = a_run(experiment)
+    assert ensure(run) == 0
+    assert opened(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
+
+
+def test_llm2vec_is_a_chain_whose_adapters_are_merged_in_order(here: None) -> None:
+    child = a_run("t1_llm2vec")
+    assert ensure(child) == 0
+    assert child.parent.run_id.startswith("t1_mntp")
+    assert record.read(child.folder)["parent"] == child.parent.run_id
+    first, second = opened(child.parent.folder).built.model, opened(child.folder).built.model
+    base, merged = (
+        dict(model.backbone.named_parameters())["model.layers.0.mlp.up_proj.base_layer.weight"]
+        for model in (first, second)
+    )
+    layer = first.backbone.model.layers[0].mlp.up_proj
+    torch.testing.assert_close(merged, base + layer.get_delta_weight("default"))
+    assert not torch.equal(merged, base)
+
+
+def test_the_dropout_of_a_parents_stage_is_not_its_childs(here: None) -> None:
+    run = a_run("t1_llm2vec_unsup")
+    assert ensure(run) == 0
+    made = opened(run.folder)
+    assert made.built.model.backbone.model.layers[0].self_attn.attention_dropout == 0.3
+    child = a_run("t1_llm2vec", "parent=t1_llm2vec_unsup", "optim.steps=1")
+    assert ensure(child) == 0
+    assert opened(child.folder).built.model.backbone.model.layers[0].self_attn.attention_dropout == 0.0
+
+
+def test_a_retrieval_lora_generates_as_its_base(here: None) -> None:
+    run = a_run("t1_lora_off")
+    assert ensure(run) == 0
+    generator = opened(run.folder).subject.generator
+    base = a_run("t1_base")
+    assert ensure(base) == 0
+    plain = opened(base.folder).subject.generator
+    pairs = [([5, 6, 7], [8, 9]), ([9, 8], [4])]
+    assert generator.logprobs(pairs) == plain.logprobs(pairs)
+
+
+def test_hyde_answers_with_the_model_that_it_scores(here: None) -> None:
+    run = a_run("t1_hyde", "method.max_new_tokens=3")
+    assert ensure(run) == 0
+    embedder = opened(run.folder).subject.embedder
+    assert embedder.encode(["what is one"], side="query").shape == (1, 64)
+    assert embedder.identity["hyde"]["max_new_tokens"] == 3

@@ -1,0 +1,83 @@
+"""The table and report commands, on runs of the tiny scale."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments import reproduce, table
+from experiments.errors import UsageError
+from experiments.places import ROOT
+from experiments.report import write_report
+from experiments.tables import definition
+from tests.experiments.test_compose import own_conf
+
+__all__ = ["own_conf"]
+
+
+@pytest.fixture
+def small(own_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two trained rows and one column, of a suite that scores words shared by query and document."""
+    content = yaml.safe_load((ROOT / "conf" / "table" / "15.yaml").read_text(encoding="utf-8"))
+    mini = content["scales"]["mini"]
+    column = {"key": "found", "label": "found", "suite": "given", "task": "LocalBeir", "metric": "ndcg_at_10"}
+    rows = [row for row in mini["rows"] if row["key"] in ("base", "contrastive")]
+    tiny = mini | {"rows": rows, "columns": [column | {"better": "higher"}], "claims": [], "notes": []}
+    content["scales"] = {"tiny": tiny}
+    (own_conf / "table" / "15.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    monkeypatch.setattr(definition, "CONF", own_conf)
+
+
+REQUEST = ["15", "scale=tiny", "seeds=0,1", "logging.wandb=disabled"]
+
+
+def test_a_table_without_its_runs_exits_with_one_shows_dashes_and_names_the_commands(
+    small: None, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert table.main(REQUEST) == 1
+    said = capsys.readouterr()
+    assert "| -- |" in said.out
+    assert "python -m experiments.run experiment=t15_contrastive scale=tiny logging.wandb=disabled seed=1" in said.err
+    assert {path.name for path in (outputs / "tables").iterdir()} == {
+        f"table-15.{ending}" for ending in ("md", "csv", "tex", "html", "json")
+    }
+
+
+def test_reproducing_trains_what_lacks_and_a_failed_run_leaves_a_hole(
+    small: None, here: None, outputs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce.main(REQUEST) == 1  # nothing scores `given` here: the runs are made, their cells are not
+    said = capfd.readouterr()
+    assert "[3/3]" in said.out
+    assert said.out.count("done after") == 3
+    rows = json.loads((outputs / "tables" / "table-15.json").read_text(encoding="utf-8"))["rows"]
+    assert [len(row["runs"]) for row in rows] == [1, 2]
+    assert all(cell["ours"] is None for row in rows for cell in row["cells"].values())
+    page = (outputs / "report" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "Table 15 at scale=tiny" in page
+    assert "t15_contrastive-s1-" in page
+
+
+def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:
+    assert "No table is rendered yet" in write_report().read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say which table"),
+        (["fifteen"], "say which table"),
+        (["99"], "table 99 is not defined"),
+        (["15", "scale=min"], "did you mean mini"),
+        (["15", "seed=0"], "seeds=0,1,2"),
+        (["15", "seeds=a"], "no list of whole numbers"),
+        (["15", "quick"], "name=value"),
+        (["15", "optim.stepz=3"], "did you mean optim.steps"),
+    ],
+)
+def test_a_mistake_in_a_request_is_one_line(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        table.main(arguments)
+    assert "\n" not in str(refused.value)
