@@ -55,7 +55,7 @@ class Watchdog:
             chance = math.log(self.vocabulary)
             self.complain(
                 f"the first next-token loss is {terms['generative']:.2f}, above ln V = {chance:.2f}: a pretrained "
-                " decoder starts far below it, so its weights may not have been loaded"
+                "decoder starts far below it, so its weights may not have been loaded"
             )
 
 
