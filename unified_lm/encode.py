@@ -76,7 +76,7 @@ class Encoder:
         readout = Readout.named(self.readout)
         for part in self.packs(sequences):
             batch = collate(sequences[i] for i in part).to(self.model.device)
-            vectors = readout.vectors(self.model.states(batch), batch, list(range(len(part))))
+            vectors = readout.vectors(self.model.states(batch), batch, list(range(len(part))), self.model.heads)
             out[part] = (normalized(vectors) if self.similarity == "cosine" else vectors).float().cpu()
         self.model.train(was_training)
         place = {text: i for i, text in enumerate(unique)}

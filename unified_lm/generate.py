@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
 from unified_lm.prompts import Format
+from unified_lm.trainable import adapters_off
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +61,8 @@ class Generator:
 
     `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is
     the format of the rows that the model was trained on; with `with_slots` its slots stand in every prompt where they
-    stood in training, in front of the answer's turn. `batch_tokens` bounds a pack, or a batch (rows times their final
-    length), and changes no answer.
+    stood in training, in front of the answer's turn. `without_adapters` switches low-rank adapters off while it works.
+    `batch_tokens` bounds a pack, or a batch (rows times their final length), and changes no answer.
 
     Raises `ValueError` for slots without a format, and for attention that cannot predict a next token.
     """
@@ -72,6 +74,7 @@ class Generator:
         *,
         weights: str,
         with_slots: bool = False,
+        without_adapters: bool = False,
         max_length: int | None = None,
         batch_tokens: int = 8192,
     ) -> None:
@@ -82,6 +85,7 @@ class Generator:
         self.attention = format.plan.generate if format else "causal"
         self.max_length = max_length or config.max_position_embeddings
         self.batch_tokens = batch_tokens
+        self.without_adapters = without_adapters
         self.slots = format.slots if format and with_slots else 0
         self.header = answer_header(format) if format else ()
         if with_slots and not self.slots:
@@ -112,6 +116,7 @@ class Generator:
             "attention": self.attention,
             "max_length": self.max_length,
             "slots": self.slots,
+            "adapters": not self.without_adapters,
             "template": asdict(self.format.template) if self.format else None,
         }
 
@@ -133,7 +138,7 @@ class Generator:
                 raise ValueError(f"pair {i} has an empty continuation, which has no likelihood")
             groups[self.prompt(context, len(continuation) - 1)].append(i)
         results: dict[int, Likelihood] = {}
-        with evaluating(self.model):
+        with self._working():
             alone = {prompt: members[0] for prompt, members in groups.items() if len(members) == 1}
             packed = self._packed(list(alone), [pairs[i][1] for i in alone.values()])
             for i, scored in zip(alone.values(), packed, strict=True):
@@ -168,7 +173,7 @@ class Generator:
         ends = self.end_ids(stop)
         streams = [torch.Generator(self.model.device).manual_seed(hash((seed, i)) % 2**63) for i in range(len(ready))]
         results: dict[int, Generated] = {}
-        with evaluating(self.model):
+        with self._working():
             for rows in batches([len(prompt.ids) for prompt in ready], max_new_tokens, self.batch_tokens):
                 drawing = [(ready[i], streams[i]) for i in rows]
                 answers = self._decode(drawing, max_new_tokens, stop, ends, temperature)
@@ -213,6 +218,11 @@ class Generator:
             turn = self.format.render(self.format.template.answer, ["a"])[0]
             ends |= set(turn.ids[turn.spans["text"][1] :][:1]) & set(specials.values())
         return frozenset(ends - {None})
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with evaluating(self.model), adapters_off(self.model) if self.without_adapters else nullcontext():
+            yield
 
     def _packed(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:
         """Likelihoods of continuations that have a context each, in packs of at most `batch_tokens` tokens."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unified_lm.packing import PackedBatch
 
@@ -34,34 +34,38 @@ class Readout:
     """Which states of a sequence are read.
 
     `kind`: "mean" or "weighted_mean" over the text (with `instruction=True` over everything before slots and answer),
-    "last" (the last token before slots and answer, such as the template's EOS), or "slot" (slot number `slot`, where a
-    document with fewer slots than the query is read at its last one).
+    "last" (the last token before slots and answer, such as the template's EOS), "slot" (slot number `slot`, where a
+    document with fewer slots than the query is read at its last one), or "slots" (the mean over all of them).
+    `heads`: modules of the model that each state passes through, in this order, before it is read.
     """
 
     kind: str
     instruction: bool = False
     slot: int = 0
+    heads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("mean", "weighted_mean", "last", "slot"):
-            raise ValueError(f"readout={self.kind} is unknown; use mean, weighted_mean, last or slot")
+        if self.kind not in ("mean", "weighted_mean", "last", "slot", "slots"):
+            raise ValueError(f"readout={self.kind} is unknown; use mean, weighted_mean, last, slot or slots")
 
     @classmethod
     def named(cls, name: str) -> Readout:
-        """The read-out of a short name: mean, mean+instruction, weighted_mean, last, slot_0, slot_3."""
+        """The read-out of a short name: mean, mean+instruction, weighted_mean, last, slot_0, slots, mean@HEAD."""
+        name, *heads = name.split("@")
         kind, _, slot = name.partition("slot_")
         if slot.isdigit():
-            return cls(kind="slot", slot=int(slot))
+            return cls(kind="slot", slot=int(slot), heads=tuple(heads))
         kind, _, more = kind.partition("+")
         if more not in ("", "instruction"):
-            raise ValueError(f"readout={name} is unknown; use mean, mean+instruction, weighted_mean, last or slot_K")
-        return cls(kind=kind, instruction=bool(more))
+            raise ValueError(
+                f"readout={name} is unknown; use mean, mean+instruction, weighted_mean, last, slot_K or slots"
+            )
+        return cls(kind=kind, instruction=bool(more), heads=tuple(heads))
 
     @property
     def name(self) -> str:
-        if self.kind == "slot":
-            return f"slot_{self.slot}"
-        return f"{self.kind}+instruction" if self.instruction else self.kind
+        kind = f"slot_{self.slot}" if self.kind == "slot" else self.kind
+        return "@".join([f"{kind}+instruction" if self.instruction else kind, *self.heads])
 
     def span(self, batch: PackedBatch, i: int) -> tuple[int, int]:
         """The range of the flat row that is read for sequence i.
@@ -69,19 +73,32 @@ class Readout:
         Raises `ValueError` where a slot is asked for that the sequence does not hold.
         """
         spans = batch.sequences[i].spans
-        if self.kind == "slot":
+        if self.kind in ("slot", "slots"):
             start, stop = batch.span(i, "slots") if "slots" in spans else (0, 0)
             if start == stop:
                 raise ValueError(f"read-out {self.name} of a sequence without slots; use slots >= 1 or readout=last")
             at = min(start + self.slot, stop - 1)
-            return at, at + 1
+            return (start, stop) if self.kind == "slots" else (at, at + 1)
         start, stop = batch.span(i, "prompt")
         if self.kind == "last":
             return stop - 1, stop
         return (start, stop) if self.instruction else batch.span(i, "text")
 
-    def vectors(self, states: Float[Tensor, "T d"], batch: PackedBatch, which: list[int]) -> Float[Tensor, "n d"]:
-        """One float32 vector for each of the sequences `which`, not normalised."""
+    def vectors(
+        self,
+        states: Float[Tensor, "T d"],
+        batch: PackedBatch,
+        which: list[int],
+        heads: nn.ModuleDict | None = None,
+    ) -> Float[Tensor, "n e"]:
+        """One float32 vector for each of the sequences `which`, not normalised; e is d unless a head changes it.
+
+        Raises `ValueError` for a head that the model does not have.
+        """
+        for name in self.heads:
+            if heads is None or name not in heads:
+                raise ValueError(f"read-out {self.name} needs the head {name!r}: use a method with it, or no @{name}")
+            states = heads[name](states.to(next(heads[name].parameters()).dtype))
         spans = torch.tensor([self.span(batch, i) for i in which], device=states.device).reshape(-1, 2)
         weighting = "position" if self.kind == "weighted_mean" else "uniform"
         return pool(states, spans[:, 0], spans[:, 1], weighting=weighting)

@@ -67,6 +67,7 @@ class Lora:
     The update is ``alpha / r * B A`` (``alpha / sqrt(r) * B A`` with ``rslora``, Kalajdzievski, 2023). B starts at
     zero, A is drawn from torch's global generator, both in float32 whatever the backbone's dtype. The backbone is
     changed in place: its modules keep their names, an adapted layer's own weight is ``<layer>.base_layer.weight``.
+    ``embed_only``: the adapters are for embedding, and switched off where the model generates (its base then).
     """
 
     r: int
@@ -74,6 +75,7 @@ class Lora:
     dropout: int | float
     targets: Sequence[str]
     rslora: bool = False
+    embed_only: bool = False
 
     def __post_init__(self) -> None:
         unknown = [target for target in self.targets if target not in TARGETS]

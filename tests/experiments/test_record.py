@@ -101,12 +101,14 @@ def test_a_finished_run_is_complete_until_its_suites_or_weights_change() -> None
     run = a_run()
     suite = {"_target_": "evals.a.Suite", "queries": 3}
     entry = finished(run, {"a": suite})
-    assert record.complete(entry, {"evals": {"a": suite}})
-    assert record.complete(entry, {"evals": {}})
-    assert not record.complete(entry, {"evals": {"a": suite | {"queries": 4}}})
-    assert not record.complete(entry, {"evals": {"a": suite, "b": suite}})
-    assert not record.complete(entry | {"digest": "another"}, {"evals": {"a": suite}})
-    assert not record.complete(entry | {"status": "failed"}, {"evals": {"a": suite}})
+    asks = entry["config"]
+    assert record.complete(entry, asks)
+    assert record.complete(entry, asks | {"evals": {}})
+    assert not record.complete(entry, asks | {"evals": {"a": suite | {"queries": 4}}})
+    assert not record.complete(entry, asks | {"evals": {"a": suite, "b": suite}})
+    assert not record.complete(entry, asks | {"scoring": asks["scoring"] | {"readouts": ["slot_3"]}})
+    assert not record.complete(entry | {"digest": "another"}, asks)
+    assert not record.complete(entry | {"status": "failed"}, asks)
 
 
 def test_scores_of_a_suite_replace_its_older_ones_and_no_others() -> None:

@@ -45,7 +45,7 @@ def test_normalized_vectors_have_length_one_in_float32():
 
 
 def test_unreadable_things_are_refused():
-    with pytest.raises(ValueError, match="use mean, weighted_mean, last or slot"):
+    with pytest.raises(ValueError, match="use mean, weighted_mean, last, slot or slots"):
         Readout.named("max")
     with pytest.raises(ValueError, match="readout=mean\\+eos"):
         Readout.named("mean+eos")

@@ -127,10 +127,12 @@ def labelled(batch: PackedBatch, which: list[int], values: Float[Tensor, "n d"],
     )
 
 
-def read_roles(states: Tensor, batch: PackedBatch, readouts: dict[str, Readout]) -> dict[str, Vectors]:
+def read_roles(
+    states: Tensor, batch: PackedBatch, readouts: dict[str, Readout], heads: nn.ModuleDict | None = None
+) -> dict[str, Vectors]:
     """One set of vectors a role, for roles that start with a key of `readouts`."""
     return {
-        role: labelled(batch, which, readouts[start].vectors(states, batch, which))
+        role: labelled(batch, which, readouts[start].vectors(states, batch, which, heads))
         for start in readouts
         for role, which in roles(batch, start).items()
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unified_lm.data.rows import Row
+from unified_lm.heads import LatentAttention
 from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, triplet_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
@@ -18,7 +19,10 @@ from unified_lm.readout import Readout
 class Contrastive:
     """One vector a text, by `readout`; one-sided or `symmetric` InfoNCE at `temperature`, by cosine or dot product.
 
-    Source: Karpukhin et al. 2020; with mean pooling and instructions as in Muennighoff et al. 2024 (GritLM).
+    `latents` vectors make the head "latent" for readout=mean@latent: every state attends to them with `latent_heads`
+    heads before the mean; `latent_residual` adds the state itself, at the attention and at the layer behind it.
+    Source: Karpukhin et al. 2020; with mean pooling and instructions as in Muennighoff et al. 2024 (GritLM); latents as
+    in Lee et al. 2025 (NV-Embed), whose formula has no residual while the released model has.
     """
 
     temperature: float
@@ -26,6 +30,9 @@ class Contrastive:
     readout: str
     similarity: str = "cosine"
     slots: int = 0
+    latents: int = 0
+    latent_heads: int = 8
+    latent_residual: bool = True
 
     roles = ("query", "document", "negative")
 
@@ -37,7 +44,17 @@ class Contrastive:
     def weights(self) -> dict[str, float]:
         return {"contrastive": 1.0}
 
+    def heads(self, width: int) -> dict[str, nn.Module]:
+        if not self.latents:
+            return {}
+        return {"latent": LatentAttention(width, self.latents, self.latent_heads, residual=self.latent_residual)}
+
     def require(self, form: Format) -> None:
+        if ("latent" in Readout.named(self.readout).heads) != bool(self.latents):
+            raise ValueError(
+                f"method.readout={self.readout} and method.latents={self.latents} do not go together; "
+                "use readout=mean@latent with latents=512, or latents=0"
+            )
         if Readout.named(self.readout).kind == "slot" and not self.slots:
             raise ValueError(
                 f"method.readout={self.readout} reads a slot but method.slots=0; set method.slots or use readout=last"
@@ -54,7 +71,7 @@ class Contrastive:
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
         readout = Readout.named(self.readout)
-        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, readout)))
+        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, readout), model.heads))
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         loss = contrast(

@@ -51,7 +51,7 @@ class SimCSE:
         return {}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        if model.training:
+        if model.backbone.training:
             refuse_without_dropout(model)
         return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout))))
 

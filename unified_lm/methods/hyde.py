@@ -1,0 +1,95 @@
+"""HyDE: the model answers a text first, and the answer is what gets embedded. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unified_lm.conversation import answer_header
+from unified_lm.encode import Encoder
+from unified_lm.generate import Generator
+from unified_lm.methods.untrained import Untrained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyde(Untrained):
+    """Source: Gao et al. 2023 (hypothetical document embeddings), with the scored model as its own generator.
+
+    `prompt`: the question put to the model, with {instruction} and {text}; `max_new_tokens`: the longest answer
+    (greedy); `sides`: which texts are answered first; `with_text`: the mean of both unit vectors, the text's own and
+    its answer's, as in the paper, instead of the answer's alone.
+    """
+
+    prompt: str
+    max_new_tokens: int
+    sides: Sequence[str]
+    with_text: bool
+
+    def __post_init__(self) -> None:
+        if "{text}" not in self.prompt:
+            raise ValueError(f"method.prompt={self.prompt!r} needs {{text}}; it may hold {{instruction}} as well")
+        if unknown := set(self.sides) - {"query", "document"}:
+            raise ValueError(f"method.sides={sorted(unknown)} is unknown; use query and document")
+
+    def embedder(self, encoder: Encoder, generator: Generator | None) -> Answering:
+        """Raises `ValueError` where the model cannot generate."""
+        if generator is None:
+            raise ValueError("method hyde answers before it embeds, so it needs attention=causal, gritlm or prefix")
+        return Answering(hyde=self, encoder=encoder, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """An embedder that reads each text of `hyde.sides` through the model's answer to it."""
+
+    hyde: Hyde
+    encoder: Encoder
+    generator: Generator
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        settings = {"prompt": self.hyde.prompt, "max_new_tokens": self.hyde.max_new_tokens}
+        more = {"sides": list(self.hyde.sides), "with_text": self.hyde.with_text}
+        return self.encoder.identity | {"hyde": {**settings, **more, "generator": dict(self.generator.identity)}}
+
+    @property
+    def similarity(self) -> str:
+        return self.encoder.similarity
+
+    @property
+    def readout(self) -> str:
+        return self.encoder.readout
+
+    @property
+    def attention(self) -> str:
+        return self.encoder.attention
+
+    def answers(self, texts: Sequence[str], instruction: str = "") -> list[str]:
+        """The model's answer to each text; the text itself where the answer is empty."""
+        form = self.encoder.form
+        asked = [self.hyde.prompt.replace("{instruction}", instruction).replace("{text}", text) for text in texts]
+        parts = form.render(form.template.prompt, asked, limit=form.query_length)
+        prompts = [form.with_bos(part.ids) + list(answer_header(form)) for part in parts]
+        made = self.generator.generate(prompts, self.hyde.max_new_tokens)
+        return [text if answer.empty else answer.text for answer, text in zip(made, texts, strict=True)]
+
+    def encode(self, texts: Sequence[str], *, side: str, instruction: str = "") -> np.ndarray:
+        """Vectors [n, d] float32 of n texts, or of the answers to them. An answer is embedded as a document."""
+        texts = list(texts)
+        if side not in self.hyde.sides or not texts:
+            return self.encoder.encode(texts, side=side, instruction=instruction)
+        unique = list(dict.fromkeys(texts))
+        vectors = self.encoder.encode(self.answers(unique, instruction), side="document")
+        if self.hyde.with_text:
+            own = self.encoder.encode(unique, side=side, instruction=instruction)
+            vectors = (unit(vectors) + unit(own)) / 2
+            vectors = unit(vectors) if self.similarity == "cosine" else vectors
+        place = {text: i for i, text in enumerate(unique)}
+        return vectors[[place[text] for text in texts]]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
