@@ -26,7 +26,8 @@ class Sequence:
     `tokens`: vocabulary ids; slot k is written -(k + 1). `labels[i]` is the token predicted *from* position i
     (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer");
     `hashes` the content of the texts among them, so that equal texts are known as equal on every rank.
-    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix". `weight` is that of
+    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix", and of those before
+    the slots when it is "bottleneck". `weight` is that of
     its labels in a weighted token loss.
     """
 
@@ -107,7 +108,16 @@ def collate(sequences: Iterable[Sequence], index: str = "0") -> PackedBatch:
         tokens.extend(sequence.tokens)
         positions.extend(range(length))
         labels.extend(sequence.labels if sequence.labels is not None else [IGNORED] * length)
-        bounds.append(Bound(start=start, stop=start + length, mode=sequence.mode, prefix=sequence.prefix))
+        slots = sequence.spans["slots"] if sequence.mode == "bottleneck" else (0, 0)
+        bounds.append(
+            Bound(
+                start=start,
+                stop=start + length,
+                mode=sequence.mode,
+                prefix=sequence.prefix,
+                slots=slots[1] - slots[0],
+            )
+        )
     return PackedBatch(
         tokens=torch.tensor(tokens, dtype=torch.long),
         positions=torch.tensor(positions, dtype=torch.long),

@@ -300,7 +300,7 @@ class Format:
             tokens=tuple(tokens),
             role=role,
             mode=mode,
-            prefix=len(tokens) if mode == "prefix" else 0,
+            prefix={"prefix": len(tokens), "bottleneck": at}.get(mode, 0),
             spans=spans | {"prompt": (0, at if slots else len(tokens)), "slots": (at, at + slots)},
             hashes={"text": text_hash(text)},
         )

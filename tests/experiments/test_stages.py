@@ -14,6 +14,7 @@ ROWS = (
     "t1_e5",
     "t1_nv_embed",
     "t1_gritlm",
+    "t1_gem",
     "t4_ulme",
     "t4_ulme_n0",
     "t4_no_gen",

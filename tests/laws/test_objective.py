@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
+from tests.unified_lm.methods.test_gem import gem
 from tests.unified_lm.methods.test_gritlm import gritlm
 from tests.unified_lm.methods.test_llm_jepa import jepa
 from tests.unified_lm.methods.test_mntp import mntp
@@ -34,6 +35,7 @@ METHODS = {
     "latent pooling": Contrastive(
         temperature=0.05, symmetric=False, readout="mean@latent", latents=8, latent_heads=2
     ),
+    "gem": gem(plain_share=0.3, temperature=0.5),
     "mntp": mntp(share=0.5),
     "simcse": simcse(temperature=0.5),
     "llm-jepa": jepa(),

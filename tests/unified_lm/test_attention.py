@@ -1,11 +1,14 @@
 """Who sees whom, on every architecture, mode and kernel."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.models import ARCHITECTURES, unified
 from unified_lm.attention import Bound, Layout, Plan
 from unified_lm.attention.kernels import KERNELS, choose
+from unified_lm.attention.varlen import plan
 from unified_lm.packing import Sequence, collate
 
 MODES = ("causal", "bidirectional", "prefix")
@@ -34,7 +37,7 @@ def close(a: torch.Tensor, b: torch.Tensor, relative=1e-5) -> bool:
     return bool((a - b).abs().max() <= relative * b.abs().max())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [name for name, kernel in KERNELS.items() if "cpu" in kernel.devices])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("architecture", "window"), WINDOWED)
 def test_a_future_token_moves_position_0_where_the_mode_looks_ahead_and_never_where_it_does_not(
@@ -132,6 +135,46 @@ def test_a_sequence_of_equal_length_in_an_equal_and_an_unequal_company_has_the_s
     model = unified()
     given = sequences("bidirectional", lengths=(8, 8, 8, 5))
     assert close(states(model, *given[:3])[:8], states(model, given[0], given[3])[:8])
+
+
+def bottleneck(before: int, slots: int, after: int, seed=3) -> Sequence:
+    (plain,) = sequences("causal", lengths=(before + slots + after,), seed=seed)
+    return replace(plain, mode="bottleneck", prefix=before, spans={"slots": (before, before + slots)})
+
+
+def moved(model, given: Sequence, at: int) -> set[int]:
+    """The positions whose states depend on token `at`."""
+    tokens = list(given.tokens)
+    tokens[at] += 1
+    change = states(model, given) - states(model, replace(given, tokens=tuple(tokens)))
+    return set((change.abs().amax(dim=1) > 1e-5).nonzero().squeeze(1).tolist())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_behind_a_bottleneck_the_text_is_known_through_slots_alone_and_slots_do_not_see_each_other(architecture):
+    model = unified(architecture, layers=1)  # with one layer, what a token sees is what it depends on
+    given = bottleneck(4, 3, 4)
+    assert moved(model, given, 1) == {1, 2, 3, 4, 5, 6}
+    assert [moved(model, given, slot) for slot in (4, 5, 6)] == [{slot, 7, 8, 9, 10} for slot in (4, 5, 6)]
+    assert moved(model, given, 8) == {8, 9, 10}
+    deep = unified(architecture)
+    assert moved(deep, given, 1) == set(range(1, 11))
+
+
+def test_a_bottleneck_in_a_pack_equals_alone_equals_the_oracle_and_other_kernels_are_refused():
+    model, oracle = unified(), unified(kernel="dense")
+    mixed = [bottleneck(4, 3, 4), bottleneck(5, 2, 4), bottleneck(6, 1, 0), *sequences("causal"), bottleneck(4, 3, 4)]
+    packed = states(model, *mixed)
+    assert close(packed, states(oracle, *mixed))
+    assert close(packed, torch.cat([states(model, s) for s in mixed]))
+    with pytest.raises(ValueError, match="use kernel=sdpa"):
+        plan(collate(mixed).layout)
+    with pytest.raises(ValueError, match="cannot express bottleneck attention"):
+        choose("flex", frozenset({"bottleneck"}), "cuda")
+    with pytest.raises(ValueError, match="use attention=causal"):
+        Bound(start=0, stop=4, mode="bottleneck", prefix=3, slots=2)
+    with pytest.raises(ValueError, match="use causal or prefix"):
+        Plan(embed="bottleneck", generate="bottleneck")
 
 
 def test_unknown_modes_kernels_and_prefixes_are_refused_by_name():

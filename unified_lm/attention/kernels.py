@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unified_lm.attention import varlen
 from unified_lm.attention.flex import flex
-from unified_lm.attention.layout import MODES, Bound, Layout, allowed
+from unified_lm.attention.layout import EVERY_MODE, MODES, Bound, Layout, allowed
 
 Q = Float[Tensor, "one h T d"]
 K = Float[Tensor, "one g T d"]
@@ -72,7 +72,7 @@ def sdpa(
         stop, count = bounds[j - 1].stop, j - i
         part = [x[0, :, first.start : stop].unflatten(1, (count, length)).transpose(0, 1) for x in (q, k, v)]
         narrow = window is not None and length > window
-        mask = allowed(first, q.device, window) if narrow or first.mode == "prefix" else None
+        mask = allowed(first, q.device, window) if narrow or first.mode in ("prefix", "bottleneck") else None
         result = F.scaled_dot_product_attention(
             *part,
             attn_mask=mask,
@@ -87,7 +87,8 @@ def sdpa(
 
 
 def same_shape(a: Bound, b: Bound) -> bool:
-    return a.stop - a.start == b.stop - b.start and a.mode == b.mode and a.prefix == b.prefix
+    shapes = [(bound.stop - bound.start, bound.mode, bound.prefix, bound.slots) for bound in (a, b)]
+    return shapes[0] == shapes[1]
 
 
 def dense(
@@ -128,13 +129,13 @@ def no_flash() -> str | None:
     return None if varlen.flash_version() else "flash-attn is not installed (pip install 'unified-lm[cuda]')"
 
 
-ALL = frozenset(MODES)
+PLAIN, ALL = frozenset(MODES), frozenset(EVERY_MODE)
 ANYWHERE, CUDA = frozenset({"cpu", "cuda"}), frozenset({"cuda"})
 KERNELS = {  # in the order of "auto"
-    "flash": Kernel(name="flash", run=varlen.flash_kernel, modes=ALL, devices=CUDA, missing=no_flash, softcap=True),
-    "varlen": Kernel(name="varlen", run=varlen.varlen_kernel, modes=ALL, devices=CUDA, missing=no_varlen),
+    "flash": Kernel(name="flash", run=varlen.flash_kernel, modes=PLAIN, devices=CUDA, missing=no_flash, softcap=True),
+    "varlen": Kernel(name="varlen", run=varlen.varlen_kernel, modes=PLAIN, devices=CUDA, missing=no_varlen),
     "sdpa": Kernel(name="sdpa", run=sdpa, modes=ALL, devices=ANYWHERE),
-    "flex": Kernel(name="flex", run=flex, modes=ALL, devices=CUDA, missing=no_cuda, softcap=True),
+    "flex": Kernel(name="flex", run=flex, modes=PLAIN, devices=CUDA, missing=no_cuda, softcap=True),
     "dense": Kernel(name="dense", run=dense, modes=ALL, devices=ANYWHERE, softcap=True),
 }
 

@@ -10,21 +10,32 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-MODES = ("causal", "bidirectional", "prefix")
+MODES = ("causal", "bidirectional", "prefix")  # that every kernel has
+EVERY_MODE = (*MODES, "bottleneck")  # that the kernels with free masks have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """One sequence of a pack: tokens [start, stop), its mode, and how many leading tokens a "prefix" mode opens."""
+    """One sequence of a pack: tokens [start, stop) and its mode.
+
+    `prefix`: how many leading tokens see each other both ways in mode "prefix". In mode "bottleneck" they are what
+    stands before the `slots`: what follows the slots sees them and not the prefix, and they do not see each other.
+    """
 
     start: int
     stop: int
     mode: str = "causal"
     prefix: int = 0
+    slots: int = 0
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"attention mode {self.mode!r} is unknown; use one of {', '.join(MODES)}")
+        if self.mode not in EVERY_MODE:
+            raise ValueError(f"attention mode {self.mode!r} is unknown; use one of {', '.join(EVERY_MODE)}")
+        if self.mode == "bottleneck" and not 0 < self.slots <= self.stop - self.start - self.prefix:
+            raise ValueError(
+                f"a bottleneck of {self.slots} slots behind {self.prefix} tokens does not fit a sequence of "
+                f"{self.stop - self.start}; use attention=causal for a text without slots"
+            )
         if self.mode == "prefix" and not 0 < self.prefix <= self.stop - self.start:
             raise ValueError(
                 f"a prefix of {self.prefix} tokens does not fit a sequence of {self.stop - self.start}; "
@@ -73,6 +84,11 @@ def allowed(bound: Bound, device: torch.device | str, window: int | None = None)
         mask = causal
     elif bound.mode == "bidirectional":
         mask = torch.ones_like(causal)
+    elif bound.mode == "bottleneck":
+        end = bound.prefix + bound.slots
+        before, slot = position < bound.prefix, (position >= bound.prefix) & (position < end)
+        beyond = (position >= end)[:, None] & before[None]
+        mask = causal & ~beyond & ~(slot[:, None] & slot[None] & (distance > 0))
     else:
         mask = causal | ((position[:, None] < bound.prefix) & (position[None] < bound.prefix))
     return mask if window is None else mask & (distance.abs() < window)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unified_lm.attention.layout import Layout
+from unified_lm.attention.layout import MODES, Layout
 
 LARGEST_HEAD = 256
 
@@ -37,6 +37,8 @@ class Call:
 def plan(layout: Layout) -> list[Call]:
     """The calls that compute a layout; every token asks in exactly one of them."""
     modes = {bound.mode for bound in layout.bounds}
+    if not modes <= set(MODES):
+        raise ValueError(f"varlen kernels have no {', '.join(modes - set(MODES))} attention; use kernel=sdpa")
     if len(modes) == 1 and "prefix" not in modes:
         edges = layout.cu_seqlens
         longest = layout.longest
