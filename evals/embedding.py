@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,6 +72,27 @@ class MtebEncoder:
         """[n, d] and [n, d] -> [n]."""
         score = pairwise_cos_sim if self.embedder.similarity == "cosine" else pairwise_dot_score
         return score(embeddings1, embeddings2)
+
+
+class Compared:
+    """An embedder whose vectors, as they come, are compared by another similarity."""
+
+    def __init__(self, embedder: Embedder, similarity: Literal["cosine", "dot"]) -> None:
+        self._embedder, self.similarity = embedder, similarity
+        self.identity = {**embedder.identity, "similarity": similarity}
+        self.readout, self.attention = embedder.readout, embedder.attention
+
+    def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
+        return self._embedder.encode(texts, side=side, instruction=instruction)
+
+
+def compared(embedder: Embedder, similarity: Literal["cosine", "dot"]) -> Embedder:
+    """The embedder under another similarity; one that norms its vectors for cosine leaves them as they are for dot."""
+    if embedder.similarity == similarity:
+        return embedder
+    if is_dataclass(embedder) and "similarity" in {field.name for field in fields(embedder)}:
+        return replace(embedder, similarity=similarity)
+    return Compared(embedder, similarity)
 
 
 class Remembering:

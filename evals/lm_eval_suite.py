@@ -18,6 +18,8 @@ import numpy as np
 import torch
 
 from evals.lm_tasks import LmTask, config_digest
+from evals.means import Mean, with_means
+from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
 from evals.score import Progress, Score, Subject
 from evals.store import Store
@@ -44,10 +46,14 @@ UNITS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LmEvalSuite:
-    """`entries` are the tasks with their pins; generative ones also report how many answers were truncated or empty."""
+    """`entries` are the tasks with their pins; generative ones also report how many answers were truncated or empty.
+
+    `means` are averages over the tasks, given only where all their members are.
+    """
 
     name: str
     entries: Sequence[LmTask]
+    means: Sequence[Mean] = ()
 
     def __post_init__(self) -> None:
         twice = {task for task in self.tasks if self.tasks.count(task) > 1}
@@ -76,10 +82,12 @@ class LmEvalSuite:
                 continue
             stored = store.load(entry.name, identity)
             if stored is None:
-                with random_state_kept(), quiet():
+                with random_state_kept(), quiet(), read_afresh(revision):
                     stored = self._run(entry, config, revision, subject)
                 store.save(entry.name, identity, stored)
             scores += stored
+        if self.means:
+            scores += with_means(self.means, scores, subject, store)
         return scores
 
     def identity(self, entry: LmTask, revision: str, subject: Subject) -> dict[str, Any]:

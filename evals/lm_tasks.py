@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from unified_lm.cache import folder_digest
+from evals.mirror import content_of, mirrored
 
 Style = Literal["none", "tokenizer", "rows"]
 """How a prompt is written: as it is, by the tokenizer's chat template, or like the model's training rows."""
@@ -35,12 +35,14 @@ class LmTaskSource(Protocol):
 class Registered:
     """A task of lm-eval's own at a data revision (a commit of the hub), or read from a local mirror.
 
-    `file` is its yaml below lm_eval/tasks. `mirror` is a folder of plain data set folders, `<org>/<name>/`; a local
-    folder has no revision that anything would verify, so the digest of its content takes the revision's place.
+    `file` is its yaml below lm_eval/tasks, which must read the data set `path` and score `split`, where these are
+    pinned. `mirror`: a folder of data sets to read instead of the hub (evals.mirror).
     """
 
     file: str
     commit: str
+    path: str | None = None
+    split: str | None = None
     mirror: str | None = None
 
     def __post_init__(self) -> None:
@@ -49,35 +51,38 @@ class Registered:
 
     @property
     def revision(self) -> str:
-        return f"mirror:{folder_digest(self._folder())}" if self.mirror else self.commit
+        return content_of(self._folder()) if self.mirror else self.commit
 
-    def config(self) -> dict[str, Any]:
-        """Raises ValueError for a file that lm-eval does not have or that is no single task, and a missing mirror."""
-        config = dict(_registered(self.file))
+    def config(self, *, functions: bool = True) -> dict[str, Any]:
+        """Without `functions` the task's own functions stay names, and nothing of its code is imported.
+
+        Raises ValueError for a file that lm-eval does not have or that is no single task, for another data set or split
+        than is pinned, and for a missing mirror.
+        """
+        config = dict(_registered(self.file, functions))
+        for what, pinned, read in (
+            ("path", self.path, config["dataset_path"]),
+            ("split", self.split, config.get("test_split") or config.get("validation_split")),
+        ):
+            if pinned is not None and pinned != read:
+                raise ValueError(f"{self.file} is pinned at {what} {pinned}, but the installed lm_eval reads {read}")
         if self.mirror:
             return config | {"dataset_path": str(self._folder())}
         return config | {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": self.commit}}
 
     def _folder(self) -> Path:
-        path = _registered(self.file)["dataset_path"]
-        folder = Path(str(self.mirror)) / path
-        if not folder.is_dir():
-            raise ValueError(
-                f"the data mirror has no {folder}; fetch it with: hf download --repo-type dataset {path} "
-                f"--revision {self.commit} --local-dir {folder}"
-            )
-        return folder
+        return mirrored(str(self.mirror), _registered(self.file, False)["dataset_path"], self.commit)
 
 
 @cache
-def _registered(file: str) -> Mapping[str, Any]:
+def _registered(file: str, functions: bool) -> Mapping[str, Any]:
     from lm_eval import tasks
     from lm_eval.tasks._yaml_loader import load_yaml
 
     path = Path(tasks.__file__).parent / file
     if not path.is_file():
         raise ValueError(f"lm_eval has no task file {file}; it is a path below {path.parent}, like gsm8k/gsm8k.yaml")
-    config = load_yaml(path)
+    config = load_yaml(path, resolve_func=functions)
     if not isinstance(config.get("task"), str) or "dataset_path" not in config:
         raise ValueError(f"{file} is a group or a template, not one task: list the files of its tasks with their pins")
     return {name: value for name, value in config.items() if name != "tag"}
@@ -89,7 +94,7 @@ class LmTask:
 
     `shots`: examples in the prompt, each a turn of its own where `multiturn` is true. `budget`: most new tokens of an
     answer, for generative tasks only. `metrics`: what is reported, "exact_match" or, after a filter of the task's,
-    "exact_match,strict-match".
+    "exact_match,strict-match". `note`: what else a reader must know.
     """
 
     name: str
@@ -99,6 +104,7 @@ class LmTask:
     multiturn: bool
     budget: int | None
     metrics: Sequence[str]
+    note: str = ""
 
     def __post_init__(self) -> None:
         missing = [field.name for field in fields(self) if getattr(self, field.name) is None and field.name != "budget"]
@@ -135,12 +141,17 @@ class LmTask:
         """The pins that a reader of a score must know."""
         turns = ", each a turn" if self.multiturn and self.shots and self.template != "none" else ""
         budget = f", at most {self.budget} new tokens" if self.budget is not None else ""
-        return f"{self.shots}-shot{turns}, template {self.template}{budget}"
+        note = f", {self.note}" if self.note else ""
+        return f"{self.shots}-shot{turns}, template {self.template}{budget}{note}"
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits that name a configuration; its functions count by their source."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=_source).encode()).hexdigest()[:16]
+    """Sixteen hexadecimal digits that name a configuration; its functions count by their source.
+
+    Where the data lies does not count: the source's revision says what it is.
+    """
+    what = {name: value for name, value in config.items() if name not in ("dataset_path", "dataset_kwargs")}
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=_source).encode()).hexdigest()[:16]
 
 
 def _source(value: Any) -> Any:

@@ -9,18 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import mteb
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, Remembering, meta
+from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, Remembering, compared, meta
 from evals.instructions import Instructions
+from evals.means import Mean, with_means
+from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
 from evals.score import Progress, Score, Subject, key
 from evals.store import Store
-from evals.tasks import TaskSource, read_afresh, sizes
+from evals.tasks import TaskSource, sizes
 
 PROTOCOL = 1
 """How this suite scores; part of every key. Raise it when the same inputs would give other scores."""
@@ -35,14 +37,18 @@ CORRELATIONS = ("pearson", "spearman", "mcc")
 class MtebSuite:
     """`sources` build the tasks; `metrics` are reported beside each task's main one, where the task has them.
 
-    `remember` keeps the vectors of all texts until the suite is scored: for small suites whose tasks share texts.
+    `means` are averages over the tasks, given only where all their members are. `remember` keeps the vectors of all
+    texts until the suite is scored: for small suites whose tasks share texts. `similarity` ranks in place of the
+    one that the subject declares.
     """
 
     name: str
     sources: Sequence[TaskSource]
     instructions: Instructions
     metrics: Sequence[str] = ()
+    means: Sequence[Mean] = ()
     remember: bool = False
+    similarity: Literal["cosine", "dot"] | None = None
 
     def __post_init__(self) -> None:
         twice = {task for task in self.tasks if self.tasks.count(task) > 1}
@@ -60,6 +66,8 @@ class MtebSuite:
 
         `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason.
         """
+        if self.similarity is not None and subject.embedder is not None:
+            subject = replace(subject, embedder=compared(subject.embedder, self.similarity))
         if self.remember and subject.embedder is not None:
             subject = replace(subject, embedder=Remembering(subject.embedder))
         store = Store(folder=folder, suite=self.name)
@@ -69,6 +77,8 @@ class MtebSuite:
                 progress(source.name, i, len(self.sources))
             with random_state_kept(), quiet():
                 scores += self._task(source.build(), subject, store)
+        if self.means:
+            scores += with_means(self.means, scores, subject, store)
         return scores
 
     def identity(self, task: AbsTask, subject: Subject) -> dict[str, Any]:
@@ -100,7 +110,7 @@ class MtebSuite:
         if stored is not None:
             return stored
         model = self._model(subject, key(**identity))
-        with read_afresh(task):
+        with read_afresh(identity["revision"]):
             task.load_data()
             counts = sizes(task)
             result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]

@@ -21,6 +21,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "fraction": (0.0, 1.0),
     "correlation": (-1.0, 1.0),
     "p-MRR": (-1.0, 1.0),
+    "mean score": (-1.0, 1.0),
     "perplexity": (1.0, math.inf),
     "bits per byte": (0.0, math.inf),
     "nats": (-math.inf, math.inf),

@@ -1,22 +1,17 @@
 """Where mteb tasks come from: mteb itself (pinned, from the hub or a local mirror), or data of our own."""
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import datasets
 import mteb
 from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from unified_lm.cache import cache_dir, folder_digest
-
-MIRROR = "mirror:"
-"""Begins the revision of a task that is read from a mirror; the digest of its content follows."""
+from evals.mirror import content_of, mirrored
 
 
 @runtime_checkable
@@ -31,21 +26,24 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class HubTask:
-    """A task of mteb's, at the data revision that the installed mteb must agree with.
+    """A task of mteb's, at pins that the installed mteb must agree with: the data set's `path` and `revision`, the
+    `metric` that is the task's main one and its `category`; and restricted to `splits` and `subsets`.
 
-    `mirror` is a folder of plain data set folders, `<org>/<name>/` each with its README.md, as written by
-    `hf download --repo-type dataset <org>/<name> --revision SHA --local-dir MIRROR/<org>/<name>`. A local folder has no
-    revision that anything would verify, so the digest of its content takes the revision's place.
+    `mirror`: a folder of data sets to read instead of the hub (evals.mirror).
     """
 
     name: str
     revision: str
-    splits: tuple[str, ...] | None = None
-    subsets: tuple[str, ...] | None = None
+    path: str | None = None
+    splits: Sequence[str] | None = None
+    subsets: Sequence[str] | None = None
+    metric: str | None = None
+    category: str | None = None
     mirror: str | None = None
 
     def build(self) -> AbsTask:
-        """Raises ValueError for a task that mteb does not know, another revision or a missing mirror folder."""
+        """Raises ValueError for a task that mteb does not know, a pin that it does not agree with or a missing mirror
+        folder."""
         try:
             task = mteb.get_task(
                 self.name,
@@ -54,47 +52,32 @@ class HubTask:
             )
         except KeyError as error:
             raise ValueError(f"mteb {mteb.__version__} knows no task {self.name!r}: {error}") from error
-        pinned = task.metadata.dataset["revision"]
-        if pinned != self.revision:
-            raise ValueError(
-                f"{self.name} is pinned at revision {self.revision}, but mteb {mteb.__version__} reads {pinned}: "
-                "install the mteb of the constraints or change the pin"
-            )
+        metadata = task.metadata
+        agreed = {
+            "revision": (self.revision, metadata.dataset["revision"]),
+            "path": (self.path, metadata.dataset["path"]),
+            "metric": (self.metric, metadata.main_score),
+            "category": (self.category, metadata.type),
+        }
+        for what, (pinned, read) in agreed.items():
+            if pinned is not None and pinned != read:
+                raise ValueError(
+                    f"{self.name} is pinned at {what} {pinned}, but mteb {mteb.__version__} reads {read}: "
+                    "install the mteb of the constraints or change the pin"
+                )
         return localized(task, Path(self.mirror)) if self.mirror else task
 
 
 def localized(task: AbsTask, mirror: Path) -> AbsTask:
     """The same task, reading its data set from `mirror`. A subclass, because mteb drops metadata set on an instance."""
     dataset = task.metadata.dataset
-    folder = mirror / dataset["path"]
-    if not folder.is_dir():
-        raise ValueError(
-            f"the data mirror has no {folder}; fetch it with: hf download --repo-type dataset {dataset['path']} "
-            f"--revision {dataset['revision']} --local-dir {folder}"
-        )
-    local = {**dataset, "path": str(folder), "revision": f"{MIRROR}{folder_digest(folder)}"}
+    folder = mirrored(mirror, dataset["path"], dataset["revision"])
+    local = {**dataset, "path": str(folder), "revision": content_of(folder)}
     kind = type(task)
     metadata = kind.metadata.model_copy(update={"dataset": local})
     copy = type(kind.__name__, (kind,), {"metadata": metadata, "__module__": kind.__module__})()
     copy.hf_subsets, copy._eval_splits = task.hf_subsets, task._eval_splits
     return copy
-
-
-@contextlib.contextmanager
-def read_afresh(task: AbsTask) -> Iterator[None]:
-    """Keeps what is read from a mirror under the digest of its content.
-
-    datasets names its own cache of a local folder by the folder and not by what is in it: after a change of the mirror
-    it would go on returning the rows that it read first.
-    """
-    revision = task.metadata.dataset["revision"]
-    usual = datasets.config.HF_DATASETS_CACHE
-    if revision.startswith(MIRROR):
-        datasets.config.HF_DATASETS_CACHE = str(cache_dir() / "mirrored" / revision.removeprefix(MIRROR))
-    try:
-        yield
-    finally:
-        datasets.config.HF_DATASETS_CACHE = usual
 
 
 def own_task(
