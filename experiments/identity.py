@@ -76,9 +76,11 @@ def settled(node: Any) -> Any:
 
 
 def science(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The scientific content of a resolved config, with the data named by its fingerprints."""
-    content = {key: what(value) for key, value in config.items() if key not in (*HOW, *NAMES, "data", "backbone")}
-    return content | {"data": sources(config["data"]), "backbone": weights(config["backbone"])}
+    """The scientific content of a resolved config, with the data (and what a method reads) named by fingerprints."""
+    rest = (*HOW, *NAMES, "data", "backbone", "method")
+    content = {key: what(value) for key, value in config.items() if key not in rest}
+    method = what(config["method"]) | {k: sources(v) for k, v in config["method"].items() if isinstance(v, dict)}
+    return content | {"data": sources(config["data"]), "backbone": weights(config["backbone"]), "method": method}
 
 
 def what(node: Any) -> Any:

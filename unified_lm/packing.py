@@ -6,7 +6,6 @@ Everything a step or an encoding needs (queries, slots, answers, documents) is a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -87,11 +86,6 @@ class PackedBatch:
         return PackedBatch(
             **move, layout=self.layout.to(device), sequences=self.sequences, starts=self.starts, index=self.index
         )
-
-
-def text_hash(text: str) -> int:
-    """64 bits of the text's content: equal texts are equal documents, on every rank and in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def collate(sequences: Iterable[Sequence], index: str = "0") -> PackedBatch:

@@ -16,7 +16,8 @@ from itertools import pairwise
 from transformers import PreTrainedTokenizerBase
 
 from unified_lm.attention.plan import Plan
-from unified_lm.packing import IGNORED, Sequence, text_hash
+from unified_lm.packing import IGNORED, Sequence
+from unified_lm.texts import text_hash
 from unified_lm.tokens import TokenCache, Tokenized, tokenized
 
 FIELDS = re.compile(r"\{(instruction|again|text|slots|eos)\}")

@@ -173,3 +173,16 @@ def test_composing_inside_a_hydra_job_leaves_its_state() -> None:
     before = GlobalHydra.instance().hydra
     composing.compose(JOB)
     assert GlobalHydra.instance().hydra is before
+
+
+def test_vectors_that_a_method_reads_count_by_their_content_not_by_their_place(tmp_path: Path) -> None:
+    for name, value in (("here", b"a"), ("there", b"a"), ("other", b"b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part-00000-x.npy").write_bytes(value)
+    job = ["method=llm2vec_gen", "trainable=slots", "scale=tiny", "name=gen"]
+    here, there, other = (
+        identify(compose([*job, f"method.teacher.folder={tmp_path / name}"])) for name in ("here", "there", "other")
+    )
+    assert here.identity == there.identity != other.identity
+    with pytest.raises(UsageError, match="make them first"):
+        identify(compose([*job, f"method.teacher.folder={tmp_path / 'nowhere'}"]))

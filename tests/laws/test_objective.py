@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
 from tests.unified_lm.methods.test_gem import gem
 from tests.unified_lm.methods.test_gritlm import gritlm
+from tests.unified_lm.methods.test_llm2vec_gen import gen
 from tests.unified_lm.methods.test_llm_jepa import jepa
 from tests.unified_lm.methods.test_mntp import mntp
 from tests.unified_lm.methods.test_simcse import simcse
@@ -32,6 +33,7 @@ METHODS = {
     "ulme, documents as answers": ulme(2, positives_as_answers=True),
     "gritlm": gritlm(),
     "gritlm, sums over samples": gritlm(generative_loss="token", embedding_weight=2.0),
+    "llm2vec-gen": gen(),
     "latent pooling": Contrastive(
         temperature=0.05, symmetric=False, readout="mean@latent", latents=8, latent_heads=2
     ),
