@@ -18,6 +18,7 @@ from unified_lm.generate import Generator
 from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts import Format
+from unified_lm.store import Store
 from unified_lm.trainable import merge
 from unified_lm.training import checkpoint
 
@@ -147,6 +148,7 @@ def subject(experiment: Experiment, made: Built | None, digest: str, step: int |
         readout=method.readout,
         weights={"digest": digest, "step": step},
         similarity=method.similarity,
+        store=Store.asked_for(),
     )
     generator = None
     if experiment.attention.generate != "bidirectional":

@@ -15,7 +15,7 @@ from unified_lm.readout import normalized
 from unified_lm.tiles import Repeats, cross_entropy
 
 FEWEST_ROWS = 256
-"""Rows of logits held at least: with fewer, the products are small and the additions to the gradient of `weight` many."""
+"""Rows of logits held at least: with fewer, products are small and additions to the gradient of `weight` many."""
 
 
 def info_nce(

@@ -1,11 +1,21 @@
 """Encoding: a text's vector depends on the text, its side and its instruction, and on nothing else."""
 
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from tests.models import PLANS, form, unified
+from unified_lm import encode, store
 from unified_lm.encode import Encoder
+from unified_lm.packing import Sequence
+from unified_lm.store import Store, key, weights_digest
 
 TEXTS = ["a", "some text", "a somewhat longer text about numbers", "one, two, three. " * 12, "the end"]
 
@@ -72,3 +82,129 @@ def test_encoding_uses_no_dropout_and_leaves_the_model_in_the_mode_it_was_in():
     made.model.train()
     np.testing.assert_array_equal(made.encode(TEXTS, side="query"), made.encode(TEXTS, side="query"))
     assert made.model.training
+
+
+def counted(made: Encoder, **changes) -> tuple[Encoder, list[dict]]:
+    """The encoder with its counters collected."""
+    counters: list[dict] = []
+    return replace(made, on_log=counters.append, **changes), counters
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 30])
+def test_several_devices_and_windows_give_the_vectors_of_one_in_order(count, monkeypatch):
+    monkeypatch.setattr(encode, "WINDOW", 8)
+    texts = [f"text {i} " * (1 + i % 5) for i in range(count)]
+    made, counters = counted(encoder(budget=30), replicas=(unified(), unified()))
+    np.testing.assert_allclose(
+        made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6
+    )
+    assert counters[0]["tokens"] == sum(map(len, made.sequences(texts, "query"))) and counters[0]["texts"] == count
+
+
+def test_an_error_in_the_background_reaches_the_caller_and_ends_its_thread():
+    made = encoder()
+    with pytest.raises(ValueError, match="no room for the text"):
+        replace(made, form=form(made.model, query_length=1)).encode(TEXTS, side="query", instruction="long")
+    assert made.encode(TEXTS, side="query").shape == (len(TEXTS), made.model.width)
+
+
+def test_a_second_encoding_reads_every_vector_from_the_store_and_new_texts_are_added(tmp_path):
+    made, counters = counted(encoder(), store=Store(folder=tmp_path))
+    first = made.encode(TEXTS, side="document")
+    again = made.encode([*TEXTS[::-1], "new"], side="document")
+    np.testing.assert_array_equal(again[:-1][::-1], first)
+    assert [c["packs"] for c in counters] == [1, 1]
+    assert counters[1]["tokens"] == len(made.sequences(["new"], "document")[0])
+    np.testing.assert_allclose(again, encoder().encode([*TEXTS[::-1], "new"], side="document"), atol=1e-6)
+
+
+def test_the_store_gives_no_vector_of_other_weights_modes_readouts_dtypes_sides_or_instructions(tmp_path):
+    base = encoder(readout="last")
+    other = unified(seed=1)
+    nudged = unified()
+    with torch.no_grad():
+        nudged.backbone.model.layers[0].mlp.up_proj.weight[3, 5] += 1e-3
+    variants = {
+        "weights": Encoder(model=other, form=form(other), readout="last"),
+        "one weight": Encoder(model=nudged, form=form(nudged), readout="last"),
+        "mode": encoder(plan="bidirectional", readout="last"),
+        "readout": encoder(readout="mean"),
+        "similarity": encoder(readout="last", similarity="dot"),
+        "dtype": encoder(readout="last", autocast=torch.bfloat16),
+        "length": Encoder(model=base.model, form=form(base.model, query_length=9), readout="last"),
+        "slots": encoder(1, readout="last"),
+    }
+    kept = Store(folder=tmp_path)
+    replace(base, store=kept).encode(TEXTS, side="query")
+    for name, variant in variants.items():
+        made, _ = counted(variant, store=kept)
+        np.testing.assert_allclose(
+            made.encode(TEXTS, side="query"), variant.encode(TEXTS, side="query"), atol=2e-6, err_msg=name
+        )
+    for side, instruction in (("document", ""), ("query", "find")):
+        found = replace(base, store=kept).encode(TEXTS, side=side, instruction=instruction)
+        np.testing.assert_allclose(found, base.encode(TEXTS, side=side, instruction=instruction), atol=1e-6)
+    one = Sequence(tokens=(5, 6, 7), spans={"text": (1, 3)})
+    keys = {key(s) for s in (one, replace(one, spans={"text": (2, 3)}), replace(one, mode="bidirectional"))}
+    assert len(keys) == 3 and key(replace(one, row=4)) == key(one)
+
+
+def test_weights_are_digested_bit_by_bit_and_place_by_place():
+    module = torch.nn.Linear(5, 3)
+    found = {weights_digest(module)}
+    with torch.no_grad():
+        module.weight[0, 0] = torch.nextafter(module.weight[0, 0], torch.tensor(9.0))
+        found.add(weights_digest(module))
+        module.weight.copy_(module.weight.flip(1))
+        found.add(weights_digest(module))
+        module.weight.copy_(module.weight.flip(1))
+    assert len(found) == 3 and weights_digest(module) in found
+    found |= {weights_digest(module.to(torch.bfloat16)), weights_digest(torch.nn.Linear(5, 3, bias=False))}
+    assert len(found) == 5
+
+
+def test_a_killed_encoding_leaves_its_whole_shards_and_nothing_else(tmp_path):
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from tests.unified_lm.test_encode import encoder
+from dataclasses import replace
+from unified_lm import encode, store
+encode.WINDOW = store.SHARD = 8
+whole, count = store.write, 0
+def write(folder, keys, vectors):
+    global count
+    count += 1
+    if count == 3:  # between the vectors and the keys
+        store.np.save = lambda file, array, save=store.np.save: (
+            save(file, array) if array.dtype == "float32" else os.kill(os.getpid(), signal.SIGKILL))
+    whole(folder, keys, vectors)
+store.write = write
+texts = [f"text {{i}} of many" for i in range(40)]
+replace(encoder(budget=30), store=store.Store(folder=Path({str(tmp_path)!r}))).encode(texts, side="query")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+    texts = [f"text {i} of many" for i in range(40)]
+    made, counters = counted(encoder(), store=Store(folder=tmp_path))
+    np.testing.assert_allclose(
+        made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6
+    )
+    whole = sum(map(len, made.sequences(texts, "query")))
+    assert 0 < counters[0]["tokens"] < whole
+    assert len(list(tmp_path.glob("*/space.json"))) == 1
+
+
+def test_many_shards_are_searched_and_the_vectors_are_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "SHARD", 3)
+    space = Store(folder=tmp_path).space({"a": 1})
+    keys = [key(Sequence(tokens=(i + 1,))) for i in range(20)]
+    vectors = np.arange(40, dtype=np.float32).reshape(20, 2)
+    with space.writer() as writer:
+        for i in range(0, 20, 2):
+            writer.put(keys[i : i + 2], vectors[i : i + 2])
+    opened = Store(folder=tmp_path).space({"a": 1})
+    assert len(opened.shards) == 5 and isinstance(opened.shards[0].vectors, np.memmap)
+    numbers, found = opened.get([keys[7], key(Sequence(tokens=(99,))), keys[3], keys[7]])
+    assert dict(zip(numbers.tolist(), found.tolist(), strict=True)) == {0: [14, 15], 2: [6, 7], 3: [14, 15]}
+    assert Store(folder=tmp_path).space({"a": 2}).get(keys)[0].size == 0

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from unified_lm.data.rows import Row
+from unified_lm.flops import mfu, training_flops
 from unified_lm.methods.base import Method, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
@@ -162,6 +164,7 @@ def train(
                     "tokens_per_s": step.tokens / (seconds + step.waited),
                     "padding_factor": padding(step.chunks, ranks, step.tokens),
                     "data_wait_s": step.waited,
+                    **mfu(partial(training_flops, model, step.chunks), seconds + step.waited, model.device),
                     "peak_memory_gib": peak_memory(),
                 }
             )

@@ -1,0 +1,72 @@
+"""Model FLOPs of a pack, and the share of a GPU's peak that they are (MFU).
+
+Formula: forward = 2 P T + 4 L h d_h (pairs of tokens that see each other) + 2 V d (labelled rows), with P the weights
+of the decoder's linear layers (embeddings and head apart). Training adds the backward through the activations (as much)
+and through the trainable linear weights (their share of it): 6 P a token in full, 4 P under adapters. Recomputation is
+not counted. Source: Chowdhery et al. 2022 (PaLM), appendix B, with the attention of packs counted pair by pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from unified_lm.attention.layout import Layout, allowed
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch
+
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "RTX 4090": 165e12}
+"""Dense bfloat16 FLOP/s of a GPU whose name holds the key, from the makers' data sheets (SXM forms)."""
+
+
+def pairs(layout: Layout, window: int | None = None) -> int:
+    """How many (token, token it sees) pairs a layout has; a sliding window w leaves at most w a token and side."""
+    total = 0
+    for bound in layout.bounds:
+        length = bound.stop - bound.start
+        if bound.mode == "causal":
+            total += triangle(length, window)
+        elif bound.mode == "bidirectional":
+            total += 2 * triangle(length, window) - length
+        elif bound.mode == "prefix" and window is None:
+            total += triangle(length, None) + triangle(bound.prefix, None) - bound.prefix
+        else:
+            total += int(allowed(bound, "cpu", window).sum())
+    return total
+
+
+def triangle(length: int, window: int | None) -> int:
+    wide = length if window is None else min(length, window)
+    return wide * (wide + 1) // 2 + (length - wide) * wide
+
+
+def linears(model: UnifiedLM) -> list[nn.Linear]:
+    return [module for module in model.backbone.base_model.modules() if isinstance(module, nn.Linear)]
+
+
+def forward_flops(model: UnifiedLM, batch: PackedBatch) -> int:
+    """Model FLOPs of one forward of a pack, the head on its labelled rows only (full attention in every layer)."""
+    config = model.backbone.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    body = 2 * sum(layer.weight.numel() for layer in linears(model)) * len(batch)
+    attention = 4 * config.num_hidden_layers * config.num_attention_heads * width * pairs(batch.layout)
+    return body + attention + 2 * model.vocabulary * model.width * batch.labelled
+
+
+def training_flops(model: UnifiedLM, batches: Iterable[PackedBatch]) -> float:
+    """Model FLOPs of forward and backward of packs."""
+    layers = linears(model)
+    learning = sum(layer.weight.numel() for layer in layers if layer.weight.requires_grad)
+    factor = 2 + learning / max(1, sum(layer.weight.numel() for layer in layers))
+    return factor * sum(forward_flops(model, batch) for batch in batches)
+
+
+def mfu(flops: Callable[[], float], seconds: float, device: torch.device) -> dict[str, float]:
+    """{"mfu": share of the device's peak} for a GPU whose peak is known, else nothing."""
+    if device.type != "cuda" or seconds <= 0:
+        return {}
+    name = torch.cuda.get_device_name(device)
+    peaks = [peak for key, peak in PEAKS.items() if key in name]
+    return {"mfu": flops() / seconds / peaks[0]} if peaks else {}
