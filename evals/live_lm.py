@@ -179,7 +179,7 @@ def asked(settings: Mapping[str, Any]) -> tuple[int, tuple[str, ...], float]:
     unknown = sorted(set(normal) - UNDERSTOOD)
     if unknown:
         raise ValueError(f"generation settings {unknown} are not supported; a task may set {sorted(UNDERSTOOD)}")
-    return normal["max_gen_toks"], tuple(strings(normal["until"])), float(normal["temperature"])
+    return normal["max_gen_toks"], tuple(strings(normal["until"])), float(normal.get("temperature", 0.0))
 
 
 def strings(values: str | Iterable[str]) -> list[str]:

@@ -36,6 +36,23 @@ class Prompt:
     dropped: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generated:
+    """An answer. `tokens` were drawn, the end of sequence included; `dropped` prompt tokens did not fit on the left.
+
+    `truncated`: the budget ran out before an end of sequence or a stop string came.
+    """
+
+    text: str
+    tokens: int
+    truncated: bool
+    dropped: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.text.strip()
+
+
 def hidden_states(
     model: UnifiedLM,
     tokens: Sequence[Ids],

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from unified_lm.conversation import answer_header
 from unified_lm.decoding import (
+    Generated,
     Ids,
     Likelihood,
     Prompt,
@@ -37,23 +38,6 @@ from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
 from unified_lm.prompts import Format
 from unified_lm.trainable import adapters_off
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generated:
-    """An answer. `tokens` were drawn, the end of sequence included; `dropped` prompt tokens did not fit on the left.
-
-    `truncated`: the budget ran out before an end of sequence or a stop string came.
-    """
-
-    text: str
-    tokens: int
-    truncated: bool
-    dropped: int
-
-    @property
-    def empty(self) -> bool:
-        return not self.text.strip()
 
 
 class Generator:
@@ -188,7 +172,7 @@ class Generator:
         if not ids:
             raise ValueError("an empty prompt has no next token; give it at least the beginning of sequence")
         room = self.max_length - answer - self.slots
-        if room < 2:
+        if room < 1:
             raise ValueError(
                 f"max_length={self.max_length} leaves no room for a prompt in front of {answer} tokens; "
                 "raise it or lower the budget of new tokens"

@@ -174,7 +174,7 @@ def test_a_prompt_that_does_not_fit_keeps_its_bos_and_its_end_and_says_what_it_l
     assert long.prompt(tokens, 4).ids == (bos, *tokens[-11:])
     assert answer.text == generator_of().generate([[bos, *tokens[-11:]]], 4)[0].text
     with pytest.raises(ValueError, match="max_length=16 leaves no room"):
-        long.generate([tokens], 15)
+        long.generate([tokens], 16)
 
 
 @pytest.mark.parametrize("mode", ["causal", "prefix"])
