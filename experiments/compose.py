@@ -84,11 +84,19 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
 def parent_of(job: Job) -> Job | None:
     """The stage that this job starts from: its own experiment at the child's seed, scale and backbone."""
-    name = job.config.parent
+    return stage(job, job.config.parent, list(job.config.parent_overrides))
+
+
+def teacher_of(job: Job) -> Job | None:
+    """The run whose vectors this job learns from: its own experiment at this one's seed, scale and backbone."""
+    return stage(job, job.config.teacher, [])
+
+
+def stage(job: Job, name: str | None, given: list[str]) -> Job | None:
+    """Another experiment at a job's seed, scale and backbone, with further overrides."""
     if name is None:
         return None
     inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
-    given = list(job.config.parent_overrides)
     parent = compose([f"experiment={name}", *inherited, f"seed={job.config.seed}", *given])
     if not any(o.lstrip("+~").startswith("backbone") for o in given):
         parent.config.backbone = job.config.backbone

@@ -24,9 +24,10 @@ def ensure(run: Run) -> int:
     Raises `UsageError` before any work for a device that this machine lacks.
     """
     require_device(run)
-    if run.parent is not None and (code := ensure(run.parent)):
-        print(f"{run.run_id}: not started, its parent {run.parent.run_id} failed", file=sys.stderr)
-        return code
+    for older in (run.parent, run.teacher):
+        if older is not None and (code := ensure(older)):
+            print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
+            return code
     with record.held(run.folder):
         entry = record.begin(run)
         if record.complete(entry, run.config):

@@ -13,13 +13,13 @@ from hydra.errors import HydraException
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
-from experiments.compose import Job, parent_of
+from experiments.compose import Job, parent_of, teacher_of
 from experiments.errors import UsageError, first_line
 from experiments.places import runs
 from unified_lm.cache import folder_digest
 
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror")
-NAMES = ("name", "keep", "parent", "parent_overrides")  # the parent counts by its run id
+NAMES = ("name", "keep", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
 PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror"})  # a fingerprint tells what lies there
 
 
@@ -31,6 +31,7 @@ class Run:
     config: dict[str, Any]
     identity: str
     parent: "Run | None"
+    teacher: "Run | None" = None
 
     @property
     def run_id(self) -> str:
@@ -56,11 +57,14 @@ def identify(job: Job, *, above: tuple[str, ...] = ()) -> Run:
         raise UsageError(f"parents form a circle: {' -> '.join([*above, name])}; one of them must have parent=null")
     older = parent_of(job)
     parent = None if older is None else identify(older, above=(*above, name))
+    other = teacher_of(job)
+    teacher = None if other is None else identify(other, above=(*above, name))
     config = settled(job.resolved)
     if not re.fullmatch(r"[\w.+-]+", str(config["name"])):
         raise UsageError(f"name={config['name']!r} becomes a folder: use letters, digits and . _ + - only")
-    content = science(config) | ({} if parent is None else {"parent": parent.run_id})
-    return Run(job=job, config=config, identity=digest(content), parent=parent)
+    stages = {"parent": parent, "teacher": teacher}
+    content = science(config) | {kind: run.run_id for kind, run in stages.items() if run is not None}
+    return Run(job=job, config=config, identity=digest(content), **stages)
 
 
 def settled(node: Any) -> Any:

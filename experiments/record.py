@@ -69,6 +69,7 @@ def blank(run: Run) -> dict[str, Any]:
         "name": run.config["name"],
         "seed": run.config["seed"],
         "parent": None if run.parent is None else run.parent.run_id,
+        "teacher": None if run.teacher is None else run.teacher.run_id,
         "choices": dict(run.job.choices),
         "config": run.config,
         "git": git(),

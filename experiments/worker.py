@@ -22,6 +22,7 @@ from experiments.errors import USAGE, first_line
 from experiments.models import Built, built, opened, parent_model, restore, subjects
 from experiments.places import shown
 from experiments.provenance import git, hardware, versions
+from experiments.teacher import taught
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
 from unified_lm.training.distributed import Ranks, process_group
@@ -150,9 +151,10 @@ def losses(rows: list[dict[str, Any]], experiment: Experiment) -> dict[str, floa
 def trained(
     experiment: Experiment, made: Built, batches: Batches, entry: dict[str, Any], folder: Path, on_log: OnLog
 ) -> TrainResult:
+    rows = (row for step in range(experiment.optim.last_step) for row in batches.batch(step))
     return train(
         model=made.model,
-        method=experiment.method,
+        method=taught(experiment.method, entry.get("teacher"), rows, folder / "teacher"),
         form=made.form,
         batches=batches,
         optim=experiment.optim,

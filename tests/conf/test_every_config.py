@@ -12,7 +12,7 @@ from experiments.tables import definition
 
 SCALES = ("mini", "tiny", "paper")
 EXPERIMENTS = options("experiment")
-NEEDS_A_VALUE = {"hub", "llm2vec_gen"}  # options that are nothing without a value of the user's
+NEEDS_A_VALUE = {"hub"}  # options that are nothing without a value of the user's
 
 
 @pytest.mark.parametrize("scale", SCALES)

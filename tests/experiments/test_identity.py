@@ -41,7 +41,9 @@ def changed(config: dict[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
 
 CONFIG = identify(compose(JOB)).config
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name", "keep", "parent_overrides")
-SCIENCE = [leaf for leaf in leaves(CONFIG) if leaf[0] not in (*HOW, "parent", "data") and leaf[-1] != "_target_"]
+SCIENCE = [
+    leaf for leaf in leaves(CONFIG) if leaf[0] not in (*HOW, "parent", "teacher", "data") and leaf[-1] != "_target_"
+]
 
 
 @pytest.mark.parametrize("place", SCIENCE, ids=lambda place: ".".join(map(str, place)))
@@ -179,10 +181,12 @@ def test_vectors_that_a_method_reads_count_by_their_content_not_by_their_place(t
     for name, value in (("here", b"a"), ("there", b"a"), ("other", b"b")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part-00000-x.npy").write_bytes(value)
+
+    def given(folder: Path) -> str:
+        return f"+method.teacher={{_target_: unified_lm.data.derived.TeacherVectors, folder: {folder}}}"
+
     job = ["method=llm2vec_gen", "trainable=slots", "scale=tiny", "name=gen"]
-    here, there, other = (
-        identify(compose([*job, f"method.teacher.folder={tmp_path / name}"])) for name in ("here", "there", "other")
-    )
+    here, there, other = (identify(compose([*job, given(tmp_path / name)])) for name in ("here", "there", "other"))
     assert here.identity == there.identity != other.identity
     with pytest.raises(UsageError, match="make them first"):
-        identify(compose([*job, f"method.teacher.folder={tmp_path / 'nowhere'}"]))
+        identify(compose([*job, given(tmp_path / "nowhere")]))

@@ -1,5 +1,8 @@
 """Every kind of row of tables 1 to 5 runs from its command line to its scores, chains of stages included."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -8,6 +11,8 @@ from experiments.compose import compose
 from experiments.execute import ensure
 from experiments.identity import Run, identify
 from experiments.models import opened
+from unified_lm.data.derived import TeacherVectors
+from unified_lm.texts import text_hash
 
 ROWS = (
     "t1_echo",
@@ -76,3 +81,23 @@ def test_hyde_answers_with_the_model_that_it_scores(here: None) -> None:
     embedder = opened(run.folder).subject.embedder
     assert embedder.encode(["what is one"], side="query").shape == (1, 64)
     assert embedder.identity["hyde"]["max_new_tokens"] == 3
+
+
+def test_a_teacher_is_trained_first_and_its_vectors_of_the_answers_are_made_once(here: None) -> None:
+    run = a_run("t1_llm2vec_gen")
+    assert ensure(run) == 0
+    assert run.teacher.run_id.startswith("t1_llm2vec_unsup")
+    assert record.read(run.folder)["teacher"] == run.teacher.run_id
+    assert a_run("t1_llm2vec_gen", "teacher=t1_base").identity != run.identity
+    parts = list((run.folder / "teacher").glob("part-*.npy"))
+    assert len(parts) == 1
+    encoder = replace(opened(run.teacher.folder).subject.embedder, similarity="dot")
+    answers = sorted({row.answer for row in opened(run.folder).experiment.data.load().batch(0)})
+    vectors = TeacherVectors(folder=str(run.folder / "teacher")).lookup([text_hash(answer) for answer in answers])
+    np.testing.assert_allclose(vectors, encoder.encode(answers, side="document"), atol=1e-5)
+    assert opened(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
+
+
+def test_a_teacher_for_a_method_that_reads_none_is_refused(here: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ensure(a_run("t4_ulme", "teacher=t1_base")) != 0
+    assert "method Ulme reads none" in capsys.readouterr().err

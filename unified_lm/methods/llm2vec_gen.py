@@ -36,7 +36,8 @@ class Teacher(Protocol):
 class LLM2VecGen:
     """Source: 2603.10913 v2, section 3, and its released code; use with trainable=slots (or lora, its variant).
 
-    `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.derived.keep_vectors`).
+    `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.derived.keep_vectors`); a run
+    makes them with the experiment that its `teacher` names.
     `squared_error`: "mean" over a vector's numbers (the code's MSELoss) or "sum" (the paper's squared norm).
     """
 
@@ -44,7 +45,7 @@ class LLM2VecGen:
     alignment_weight: float
     reconstruction_weight: float
     squared_error: str
-    teacher: Teacher
+    teacher: Teacher | None = None
     similarity: str = "cosine"
 
     roles = ()
@@ -83,6 +84,8 @@ class LLM2VecGen:
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
         if not tokens:
             return Reading()
+        if self.teacher is None:
+            raise ValueError("method llm2vec_gen has no teacher; give the run teacher=EXPERIMENT, or method.teacher")
         which = list(range(len(batch.sequences)))
         found = Readout.named(self.readout).vectors(states, batch, which, model.heads)
         wanted = self.teacher.lookup([sequence.hashes["answer"] for sequence in batch.sequences])
