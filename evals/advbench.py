@@ -5,7 +5,7 @@ finds nothing looks safe, so a control of ours asks for benign passages of the s
 passages of its article.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,7 +91,7 @@ class AdvBenchIR:
             )
         return pinned
 
-    def rows(self, name: str) -> Sequence[Row]:
+    def rows(self, name: str) -> Iterable[Row]:
         if self.mirror is not None:
             return datasets.load_dataset(str(mirrored(self.mirror, PATHS[name], None)), split="train")
         return datasets.load_dataset(PATHS[name], split="train", revision=self.revision(name))

@@ -22,7 +22,7 @@ from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
 from evals.score import Progress, Score, Subject, key
 from evals.store import Store
-from evals.tasks import TaskSource, sizes
+from evals.tasks import TaskSource, load, sizes
 
 PROTOCOL = 1
 """How this suite scores; part of every key. Raise it when the same inputs would give other scores."""
@@ -111,7 +111,7 @@ class MtebSuite:
             return stored
         model = self._model(subject, key(**identity))
         with read_afresh(identity["revision"]):
-            task.load_data()
+            load(task)
             counts = sizes(task)
             result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
             task.unload_data()

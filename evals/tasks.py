@@ -11,6 +11,7 @@ from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
+from evals.long_embed import read_by_files
 from evals.mirror import content_of, mirrored
 
 
@@ -29,7 +30,8 @@ class HubTask:
     """A task of mteb's, at pins that the installed mteb must agree with: the data set's `path` and `revision`, the
     `metric` that is the task's main one and its `category`; and restricted to `splits` and `subsets`.
 
-    `mirror`: a folder of data sets to read instead of the hub (evals.mirror).
+    `by_files`: read as LongEmbed's data set must be (evals.long_embed). `mirror`: a folder of data sets to read instead
+    of the hub (evals.mirror).
     """
 
     name: str
@@ -39,6 +41,7 @@ class HubTask:
     subsets: Sequence[str] | None = None
     metric: str | None = None
     category: str | None = None
+    by_files: bool = False
     mirror: str | None = None
 
     def build(self) -> AbsTask:
@@ -65,7 +68,8 @@ class HubTask:
                     f"{self.name} is pinned at {what} {pinned}, but mteb {mteb.__version__} reads {read}: "
                     "install the mteb of the constraints or change the pin"
                 )
-        return localized(task, Path(self.mirror)) if self.mirror else task
+        task = localized(task, Path(self.mirror)) if self.mirror else task
+        return read_by_files(task) if self.by_files else task
 
 
 def localized(task: AbsTask, mirror: Path) -> AbsTask:
@@ -109,6 +113,13 @@ def own_task(
 def opaque(name: str) -> str:
     """An id that says nothing about what it names; equal names stay equal."""
     return hashlib.sha256(name.encode()).hexdigest()[:20]
+
+
+def load(task: AbsTask) -> None:
+    """Reads the task's data. Some tasks keep it in mteb's older form until they are scored, which hides their sizes."""
+    task.load_data()
+    if isinstance(task, AbsTaskRetrieval):
+        task.convert_v1_dataset_format_to_v2(num_proc=None)
 
 
 def sizes(task: AbsTask) -> dict[tuple[str, str], int]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mteb
 import pytest
@@ -15,6 +16,9 @@ from evals.tasks import HubTask
 
 STS, SCIFACT = "STSBenchmark", "SciFact"
 PASSKEY, BANKING = "LEMBPasskeyRetrieval", "Banking77Classification"
+BRIGHT, CORE17 = "BrightBiologyRetrieval", "Core17InstructionRetrieval"
+NARRATIVE, NEEDLE = "LEMBNarrativeQARetrieval", "LEMBNeedleRetrieval"
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +70,10 @@ def mirror(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def score(tmp_path: Path, mirror: Path) -> Callable[..., list[Score]]:
-    def run(*names: str, embedder: Lexical | None = None) -> list[Score]:
-        sources = [HubTask(name=name, revision=revision(name), mirror=str(mirror)) for name in names]
+    def run(*names: str, embedder: Lexical | None = None, metrics: tuple[str, ...] = (), **more: Any) -> list[Score]:
+        sources = [HubTask(name=name, revision=revision(name), mirror=str(mirror), **more) for name in names]
         table = Instructions(name="none", tasks={name: {"query": ""} for name in names})
-        suite = MtebSuite(name="mirrored", sources=sources, instructions=table)
+        suite = MtebSuite(name="mirrored", sources=sources, instructions=table, metrics=metrics)
         return suite.score(Subject(name="m", embedder=embedder or Lexical()), folder=tmp_path / "scores")
 
     return run
@@ -86,12 +90,88 @@ def test_classification_and_many_splits_run_from_a_mirror(score: Callable, mirro
     texts = {0: "card arrived late", 1: "exchange rate is high", 2: "pin is blocked"}
     rows = [{"text": f"{text} {i}", "label": label} for label, text in texts.items() for i in range(9)]
     publish(mirror, BANKING, {("default", "train"): rows, ("default", "test"): rows[::2]})
-    lengths = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-    publish(mirror, PASSKEY, beir(tuple(f"test_{length}" for length in lengths), single=False))
+    publish(mirror, PASSKEY, beir(tuple(f"test_{length}" for length in LENGTHS), single=False))
     scores = score(BANKING, PASSKEY)
     assert (scores[0].metric, scores[0].n, scores[0].value) == ("accuracy", 14, pytest.approx(1.0))
-    assert [found.subset for found in scores[1:]] == [*(f"test_{length}" for length in lengths), "all"]
+    assert [found.subset for found in scores[1:]] == [*(f"test_{length}" for length in LENGTHS), "all"]
     assert scores[-1].n == 24 and scores[-1].value == pytest.approx(sum(found.value for found in scores[1:-1]) / 8)
+
+
+def bright(excluded: dict[str, list[str]]) -> dict[tuple[str, str], list[dict]]:
+    """One domain of BRIGHT; d9 repeats what q1 asks, so it ranks first wherever it may be ranked."""
+    texts = {name: text for name, (_, text) in ANIMALS.items()} | {"d9": "where does the cat sleep sleep sleep"}
+    examples = [
+        {
+            "id": query, "query": text, "reasoning": "", "excluded_ids": excluded.get(query, ["N/A"]),
+            "gold_ids": [RELEVANT[query]], "gold_ids_long": [RELEVANT[query]],
+        }
+        for query, text in QUESTIONS.items()
+    ]  # fmt: skip
+    documents = [{"id": name, "content": text} for name, text in texts.items()]
+    return {("documents", "biology"): documents, ("examples", "biology"): examples}
+
+
+def test_a_document_that_bright_excludes_is_not_ranked(score: Callable, mirror: Path) -> None:
+    publish(mirror, BRIGHT, bright({}))
+    (kept,) = score(BRIGHT)
+    publish(mirror, BRIGHT, bright({"q1": ["d9"]}))
+    (excluded,) = score(BRIGHT)
+    assert (excluded.metric, excluded.subset, excluded.n, excluded.value) == ("ndcg_at_10", "standard", 3, 1.0)
+    assert kept.value < 1.0
+
+
+def follow_ir(changed_ranks: str) -> dict[tuple[str, str], list[dict]]:
+    """A query whose changed instruction makes d1 irrelevant; `changed_ranks` is what that instruction says."""
+    corpus = [{"_id": name, "title": title or "", "text": text} for name, (title, text) in ANIMALS.items()]
+    instructions = {"q1-og": "about a cat", "q1-changed": changed_ranks}
+    pool = {"query-id": "", "corpus-ids": list(ANIMALS)}
+    return {
+        ("corpus", "corpus"): corpus,
+        ("queries", "queries"): [{"_id": name, "text": "the animal"} for name in instructions],
+        ("instruction", "instruction"): [{"query-id": q, "instruction": text} for q, text in instructions.items()],
+        ("default", "test"): [
+            {"query-id": query, "corpus-id": document, "score": 1}
+            for query, document in (("q1-og", "d1"), ("q1-og", "d2"), ("q1-changed", "d2"))
+        ],
+        ("top_ranked", "test"): [{**pool, "query-id": query} for query in instructions],
+        ("qrel_diff", "qrel_diff"): [{"query-id": "q1", "corpus-ids": ["d1"]}],
+    }
+
+
+@pytest.mark.parametrize(("said", "sign"), [("about a dog", 1), ("about a cat", 0)])
+def test_followir_rewards_a_document_that_falls_where_the_instruction_turns_against_it(
+    score: Callable, mirror: Path, said: str, sign: int
+) -> None:
+    publish(mirror, CORE17, follow_ir(said))
+    embedder = Lexical()
+    found = {one.metric: one for one in score(CORE17, embedder=embedder, metrics=("og.map_at_1000", "og.ndcg_at_5"))}
+    assert found["p-MRR"].unit == "p-MRR" and found["p-MRR"].n == 2
+    assert (found["p-MRR"].value > 0) == (sign > 0)
+    assert 0.5 < found["og.map_at_1000"].value <= 1.0 and found["og.ndcg_at_5"].unit == "fraction"
+    assert ("query", "", f"the animal {said}") in embedder.read
+
+
+def long_embed(mirror: Path, config: str, lengths: tuple[int, ...]) -> None:
+    """The layout of the benchmark's own data set: three files with different columns for each configuration."""
+    folder = mirror / mteb.get_task(NARRATIVE).metadata.dataset["path"] / config
+    folder.mkdir(parents=True)
+    tables = {
+        "corpus": [{"doc_id": name, "text": text} for name, (_, text) in ANIMALS.items()],
+        "queries": [{"qid": name, "text": text} for name, text in QUESTIONS.items()],
+        "qrels": [{"qid": query, "doc_id": document} for query, document in RELEVANT.items()],
+    }
+    for name, rows in tables.items():
+        told = [{**row, "context_length": length} for length in lengths for row in rows] if lengths else rows
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+
+
+def test_long_embeds_own_files_run_from_a_mirror_each_length_apart(score: Callable, mirror: Path) -> None:
+    long_embed(mirror, "narrativeqa", ())
+    long_embed(mirror, "needle", LENGTHS)
+    narrative, *needle, overall = score(NARRATIVE, NEEDLE, by_files=True)
+    assert (narrative.metric, narrative.n, narrative.value) == ("ndcg_at_10", 3, pytest.approx(1.0))
+    assert [found.subset for found in needle] == [f"test_{length}" for length in LENGTHS]
+    assert {(found.metric, found.n) for found in needle} == {("ndcg_at_1", 3)} and overall.subset == "all"
 
 
 def test_a_changed_mirror_is_scored_again_and_an_unchanged_one_is_not(score: Callable, mirror: Path) -> None:
