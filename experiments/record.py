@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +141,29 @@ def with_scores(record: Mapping[str, Any], name: str, key: str, scores: list[dic
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """One process at a time works on a run; a second one waits and then finds it made."""
+    """One command at a time works on a run; a second one waits and then finds it made.
+
+    The worker of a command that was killed may still be at work: it is waited for as well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    with locked(folder / ".lock"):
+        with working(folder):
+            pass
+        yield
+
+
+def working(folder: Path) -> AbstractContextManager[None]:
+    """What a worker holds while it works on a run."""
+    return locked(folder / ".worker.lock")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        print(f"{folder.name} is being made by another process: waiting for it", flush=True)
+        print(f"{path.parent.name} is being made by another process: waiting for it", flush=True)
         lock.acquire()
     try:
         yield

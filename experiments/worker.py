@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from experiments.provenance import git, hardware, versions
 from experiments.teacher import taught
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
+from unified_lm.selfcheck import check_attention
 from unified_lm.training.distributed import Ranks, process_group
 from unified_lm.training.loop import TrainResult, train
 from unified_lm.training.watch import REQUEUE, Preempted
@@ -34,7 +36,8 @@ OnLog = Callable[[dict[str, Any]], None]
 
 
 def main(folder: Path) -> int:
-    with process_group():
+    leads = os.environ.get("RANK", "0") == "0"
+    with record.working(folder) if leads else nullcontext(), process_group():
         return leader(folder) if Ranks.current().rank == 0 else follower(folder)
 
 
@@ -97,7 +100,9 @@ def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
     torch.manual_seed(experiment.seed)
     if not experiment.ours:
         return None
-    return built(experiment, parent_model(entry))
+    made = built(experiment, parent_model(entry))
+    check_attention(made.model, experiment.attention)
+    return made
 
 
 def circumstances() -> dict[str, Any]:

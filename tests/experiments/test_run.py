@@ -147,11 +147,11 @@ def test_a_killed_run_continues_from_another_folder_to_the_same_weights(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker as a process: SIGTERM while it trains, then the same command from elsewhere; compared with one go."""
-    long = ["optim.steps=60", "runtime.save_every=5"]
+    long = ["optim.steps=200", "runtime.save_every=5"]
     run, straight = a_run(*long), a_run(*long)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command(*JOB, *long), cwd=ROOT, env=environment)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
@@ -162,7 +162,22 @@ def test_a_killed_run_continues_from_another_folder_to_the_same_weights(
     subprocess.run(command(*JOB, *long), cwd=elsewhere, env=environment, check=True)
     assert not list(elsewhere.iterdir())
     resumed = entry_of(run)
-    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 61))
+    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 201))
     monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(tmp_path / "in_one_go"))
     assert ensure(straight) == 0
     assert resumed["digest"] == entry_of(straight)["digest"]
+
+
+def test_a_worker_that_outlives_its_killed_command_is_waited_for_and_never_joined(outputs: Path) -> None:
+    long = ["optim.steps=60", "runtime.save_every=5"]
+    run = a_run(*long)
+    process = subprocess.Popen(command(*JOB, *long), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 90
+    while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert entry_of(run)["status"] == "started"
+    assert ensure(run) == 0
+    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 61))
+    assert (run.folder / "worker.log").read_text(encoding="utf-8").count("pid ") == 1
