@@ -61,7 +61,7 @@ def leader(folder: Path) -> int:
         if entry["digest"] is None:
             entry, made = learn(experiment, made, entry, folder, mirror)
         elif made is not None and experiment.trains:
-            restore(made.model, folder, entry["run_id"])
+            restore(made.model, folder, entry)
         score(experiment, made, entry, folder, mirror)
         record.change(folder, status="finished")
         mirror.finish(failed=False)

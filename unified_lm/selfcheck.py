@@ -1,0 +1,106 @@
+"""A model is asked, before anything is trained or scored, whether its attention does what the plan says.
+
+Tokens are changed one at a time in a pack of several sequences, and what moves is compared with the definition of the
+modes: a library update that turns a mask into dead code, a kernel that ignores a layout, or packed sequences that see
+each other stop the run here, with one sentence.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unified_lm.attention.layout import Layout, allowed
+from unified_lm.attention.plan import Plan
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence, collate
+
+LENGTHS = (5, 4)
+CHANGED = (0, 2, 4, 5, 8)  # every kind of place in the first sequence, both ends of the second: one forward each
+
+
+class Wrong(ValueError):
+    """Attention is not what was asked for."""
+
+    def __init__(self, model: UnifiedLM, mode: str, what: str) -> None:
+        super().__init__(
+            f"the self-check of attention failed: mode {mode} through kernel={model.kernel}: {what}; run "
+            "`make doctor`, try another kernel=..., and check the installed transformers against constraints.txt"
+        )
+
+
+@torch.no_grad()
+def check_attention(model: UnifiedLM, plan: Plan) -> None:
+    """Compare who moves whom in the loaded model with the plan's modes, through the kernel that it will use.
+
+    Raises `Wrong` where a token moves a state that must not see it, or does not move one that must. (Whether a sliding
+    window is kept shows only where every layer has one: through a layer without, everything is reached.)
+    """
+    training = model.training
+    model.eval()
+    try:
+        for mode in dict.fromkeys((plan.embed, plan.generate)):
+            batch = probe(model, mode).to(model.device)
+            moved, seen = influence(model, batch), reachable(batch.layout, windows(model))[list(CHANGED)]
+            for wrong, what in ((moved & ~seen, "moves"), (seen & ~moved, "does not move")):
+                if bool(wrong.any()):
+                    j, i = wrong.nonzero()[0].tolist()
+                    raise Wrong(model, mode, f"token {CHANGED[j]} of a pack {what} the state of token {i}")
+    finally:
+        model.train(training)
+
+
+def probe(model: UnifiedLM, mode: str) -> PackedBatch:
+    """Two sequences of distinct tokens in one mode; prefixes are open to their middle, slots stand behind it."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randperm(model.vocabulary, generator=draw)[: sum(LENGTHS)].tolist()
+    sequences, at = [], 0
+    for length in LENGTHS:
+        sequences.append(
+            Sequence(
+                tokens=tuple(ids[at : at + length]),
+                mode=mode,
+                prefix=length // 2 if mode in ("prefix", "bottleneck") else 0,
+                spans={"slots": (length // 2, length // 2 + 2)},
+            )
+        )
+        at += length
+    return collate(sequences)
+
+
+def influence(model: UnifiedLM, batch: PackedBatch) -> Bool[Tensor, "c T"]:
+    """Entry (j, i): whether another token in place CHANGED[j] changes the last state of place i."""
+    before = model.states(batch).float()
+    embeddings = model.embed(batch.tokens)
+    rows = []
+    for j in CHANGED:
+        changed = embeddings.clone()
+        changed[j] = embeddings[j - 1]
+        rows.append(differs(model.hidden(changed, batch.positions, batch.layout).float(), before))
+    return torch.stack(rows).cpu()
+
+
+def differs(after: Float[Tensor, "T d"], before: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
+    """Which states changed. Kernels are deterministic on equal shapes: an unseen token leaves every bit of a state."""
+    return (after != before).any(dim=1)
+
+
+def windows(model: UnifiedLM) -> list[int | None]:
+    """Each layer's sliding window, as the decoder's configuration states it."""
+    config = model.backbone.config.get_text_config()
+    width = getattr(config, "sliding_window", None)
+    if not getattr(config, "use_sliding_window", True):
+        width = None
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    return [width if kind == "sliding_attention" else None for kind in kinds]
+
+
+def reachable(layout: Layout, windows: list[int | None]) -> Bool[Tensor, "T T"]:
+    """Entry (j, i): whether token j reaches the state of token i through layers with these windows."""
+    size = layout.bounds[-1].stop
+    paths = torch.eye(size)
+    for window in windows:
+        sees = torch.block_diag(*[allowed(bound, "cpu", window).float() for bound in layout.bounds])
+        paths = ((sees + torch.eye(size)) @ paths).clamp(max=1)
+    return paths.T.bool()
