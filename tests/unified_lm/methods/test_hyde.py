@@ -51,7 +51,7 @@ def test_a_model_that_cannot_generate_and_a_prompt_without_a_text_are_refused():
     embedder = answering()
     with pytest.raises(ValueError, match="needs attention=causal"):
         hyde().embedder(embedder.encoder, None)
-    with pytest.raises(ValueError, match="needs {text}"):
+    with pytest.raises(ValueError, match=r"needs \{text\}"):
         hyde(prompt="answer")
     with pytest.raises(ValueError, match="use query and document"):
         hyde(sides=("answer",))
