@@ -15,6 +15,7 @@ from unified_lm.attention.kernels import choose
 from unified_lm.backbones import Backbone
 from unified_lm.methods.untrained import Untrained
 from unified_lm.prompts import Template
+from unified_lm.readout import Readout
 from unified_lm.training.loop import Runtime
 from unified_lm.training.optimizer import Optim
 from unified_lm.training.sharding import Launch
@@ -77,6 +78,13 @@ class Experiment:
             raise ValueError(
                 f"autocast={self.autocast} is unknown; use bfloat16, float16 or null (the weights' own dtype)"
             )
+        for name in (self.method.readout, *self.scoring.readouts):
+            readout = Readout.named(name)
+            if readout.kind in ("slot", "slots") and readout.slot >= self.method.slots:
+                raise ValueError(
+                    f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
+                    "use more slots, or a read-out such as last"
+                )
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"
@@ -143,6 +151,8 @@ def build(node: Any, place: str) -> Any:
     except HydraException as error:
         if isinstance(error.__cause__, ValueError | OSError):
             raise ValueError(str(error.__cause__)) from error
+        if isinstance(error.__cause__, TypeError):  # a setting that is missing
+            raise ValueError(f"{place}: {error.__cause__}") from error
         raise
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from experiments.errors import HYDRA_ERRORS, UsageError, explained
 from experiments.places import CONF
 
+SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging")  # of settings, not chosen from files
 INHERITED = ("backbone", "scale")  # with the seed, all that a parent takes from its child
 
 
@@ -64,6 +65,10 @@ def compose(overrides: Sequence[str]) -> Job:
         del config["hydra"]
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise UsageError(f"seed={config.seed} is no whole number")
+    for override in overrides:
+        name = name_of(override)
+        if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
+            raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
     return Job(config=config, choices=choices, overrides=tuple(overrides))
 
 

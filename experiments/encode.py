@@ -42,12 +42,14 @@ def lines(path: Path) -> list[str]:
     Raises `UsageError` for a file that is absent or has a line without text, with its number.
     """
     try:
-        texts = path.read_text(encoding="utf-8").splitlines()
+        texts = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # a text may hold U+2028 and its like
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"input={path} cannot be read: {error}") from error
     empty = [number for number, text in enumerate(texts, start=1) if not text.strip()]
-    if empty or not texts:
-        raise UsageError(f"{path}:{empty[0]}: an empty line has no vector" if empty else f"{path} is empty")
+    if texts == [""]:
+        raise UsageError(f"{path} is empty")
+    if empty:
+        raise UsageError(f"{path}:{empty[0]}: an empty line has no vector")
     return texts
 
 

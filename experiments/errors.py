@@ -47,6 +47,7 @@ def explained(error: Exception, settings: Callable[[], Sequence[str]]) -> UsageE
 def no_such_option(error: MissingConfigException) -> UsageError:
     found = re.search(r"'([^']+)/([^'/]+)'", str(error))
     group, option = found.groups() if found else ("the config", str(error.missing_cfg_file))
+    group, option = (option.rstrip("/"), "") if not (CONF / group).is_dir() else (group, option)
     known = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     return UsageError(f"{group}={option} does not exist{nearest(option, known)}; {group} is one of: {', '.join(known)}")
 
@@ -79,7 +80,8 @@ HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
 
 
 def told(main: Callable[[Sequence[str]], int]) -> Callable[[], int]:
-    """A command's `main(argv)` as an entry point: a `UsageError` becomes one line on stderr and exit code 2."""
+    """A command's `main(argv)` as an entry point: a `UsageError` becomes one line on stderr and exit code 2, and a
+    file that cannot be read or written one line and exit code 1."""
 
     def entry() -> int:
         try:
@@ -87,6 +89,9 @@ def told(main: Callable[[Sequence[str]], int]) -> Callable[[], int]:
         except UsageError as error:
             print(f"error: {error}", file=sys.stderr)
             return USAGE
+        except OSError as error:  # a full disk, a folder that cannot be written
+            print(f"error: {error}", file=sys.stderr)
+            return 1
         except KeyboardInterrupt:
             print("stopped; the same command continues from the last checkpoint", file=sys.stderr)
             return 130

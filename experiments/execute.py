@@ -17,6 +17,8 @@ from experiments.identity import Run
 from experiments.places import ROOT, shown
 from unified_lm.training.watch import REQUEUE
 
+STOPS = (signal.SIGTERM, signal.SIGUSR1)  # what asks a run to stop
+
 
 def ensure(run: Run) -> int:
     """Train and score a run, and its parents before it, unless they are there. Returns the worker's exit code.
@@ -57,9 +59,14 @@ def work(folder: Path, config: Mapping[str, Any]) -> int:
     A worker that was ended by a signal could not write down its end: it is written down here.
     """
     process = subprocess.Popen([*launcher(config), "-m", "experiments.worker", str(folder)], env=environment(config))
-    with passing_on(process):
+    with passing_on(process) as asked:
         code = process.wait()
-    if code and (record.read(folder) or {}).get("status") == "stopped":
+    status = (record.read(folder) or {}).get("status")
+    if code and (asked.is_set() or -code in STOPS) and status not in ("stopped", "failed"):  # while it did not train
+        record.change(folder, status="stopped", error="stopped on request")
+        print(f"stopped: {folder.name}: the same command continues it", file=sys.stderr)
+        return REQUEUE
+    if code and status == "stopped":
         return REQUEUE
     if code >= 0:
         return code
@@ -74,6 +81,8 @@ def launcher(config: Mapping[str, Any]) -> list[str]:
     processes, nodes = config["launch"]["processes"], config["launch"].get("nodes", 1)
     if nodes != 1:
         raise UsageError(f"launch.nodes={nodes} cannot be started from one of them: run torchrun on every node")
+    if not isinstance(processes, int) or processes < 1:
+        raise UsageError(f"launch.processes={processes} is no number of processes: use 1 or more")
     if processes == 1:
         return [sys.executable]
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -90,21 +99,22 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def passing_on(process: subprocess.Popen) -> Iterator[None]:
-    """SIGTERM or SIGUSR1 to this process asks the worker to stop (torchrun passes on SIGTERM only)."""
+def passing_on(process: subprocess.Popen) -> Iterator[threading.Event]:
+    """SIGTERM or SIGUSR1 to this process asks the worker to stop (torchrun passes on SIGTERM only); set once it was."""
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
+        asked.set()
         process.send_signal(signal.SIGTERM)
 
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.signal(number, stop) for number in numbers]
+    before = [signal.signal(number, stop) for number in STOPS]
     try:
-        yield
+        yield asked
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(STOPS, before, strict=True):
             signal.signal(number, handler)
         if process.poll() is None:
             process.terminate()

@@ -105,7 +105,7 @@ def opened(folder: Path) -> Opened:
         return Opened(entry=entry, experiment=experiment, built=None)
     made = built(experiment, parent_model(entry))
     if experiment.trains:
-        restore(made.model, folder, entry["run_id"])
+        restore(made.model, folder, entry)
     return Opened(entry=entry, experiment=experiment, built=made)
 
 
@@ -113,16 +113,18 @@ def parent_model(entry: dict[str, Any]) -> Built | None:
     return None if entry["parent"] is None else opened(runs() / entry["parent"]).built
 
 
-def restore(model: UnifiedLM, folder: Path, identity: str) -> str:
-    """Load the newest whole checkpoint of a run directory into a model built alike; returns its digest.
+def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
+    """Load the weights that the record of a run names into a model built alike.
 
-    Raises `ValueError` where there is none.
+    Raises `ValueError` where they are not there whole: no earlier checkpoint stands in for them.
     """
-    saved = checkpoint.latest(folder / "checkpoint", identity)
-    if saved is None:
-        raise ValueError(f"{shown(folder)} has no checkpoint; run it again")
+    saved = checkpoint.latest(folder / "checkpoint", entry["run_id"])
+    if saved is None or saved.digest != entry["digest"]:
+        raise ValueError(
+            f"{shown(folder / 'checkpoint')} lacks the weights {entry['digest']} of step {entry['step']} that the "
+            "record names, or they are damaged; move the run's folder away and run it again"
+        )
     checkpoint.load_weights(saved, model)
-    return saved.digest
 
 
 def subjects(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> list[Subject]:

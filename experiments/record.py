@@ -55,6 +55,8 @@ def begin(run: Run) -> dict[str, Any]:
         raise UsageError(
             f"{shown(run.folder)} holds a run of another identity, which is never overwritten: move it away"
         )
+    if record["status"] in ("stopped", "failed"):  # how the last attempt ended says nothing about this one
+        record |= {"status": "started" if record["digest"] is None else "trained", "error": None}
     record |= {"config": run.config}
     write_json(run.folder / RECORD, record)
     write(run.folder / "config.yaml", yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))

@@ -55,6 +55,12 @@ class Template:
                     f"template.{part}={text!r} needs exactly one {{text}} and may hold {{instruction}}, {{slots}}, "
                     "{eos} and one {again}" + (f"; {', '.join(sorted(unknown))} would stay unfilled" if unknown else "")
                 )
+        written = {"instruction": self.instruction} | {f"turns.{role}": turn for role, turn in self.turns.items()}
+        for part, text in written.items():
+            field = part.partition(".")[0].replace("turns", "text")
+            allowed = {field} | ({"eos"} if field == "text" else set())
+            if text.count(f"{{{field}}}") != 1 or set(re.findall(r"\{(\w*)\}", text)) - allowed:
+                raise ValueError(f"template.{part}={text!r} needs exactly one {{{field}}} and no other field")
 
 
 @dataclass(frozen=True, kw_only=True)

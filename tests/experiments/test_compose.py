@@ -10,6 +10,7 @@ import pytest
 from experiments import compose as composing
 from experiments.compose import compose
 from experiments.errors import UsageError
+from experiments.execute import launcher
 from experiments.places import ROOT
 
 WRONG = {
@@ -28,6 +29,8 @@ WRONG = {
     "name={a": "write name=value",
     "optim.steps=???": "has no value",
     "optim=3": "optim=3",
+    "runtime=3": "would replace a whole section",
+    "scale=": "scale is one of: mini",
     "optim.learning_rate=${optim.stps}": "optim.stps",
 }
 
@@ -54,6 +57,26 @@ def test_the_command_says_it_on_one_line_and_exits_with_two() -> None:
         assert done.stderr.count("\n") == 1
         assert "optim.learning_rate" in done.stderr
         assert not done.stdout
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", "scale=tiny"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"UNIFIED_LM_OUTPUTS": str(tmp_path / "file")},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path / "file") in done.stderr
+
+
+def test_a_job_of_no_processes_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"launch\.processes=0"):
+        launcher(compose(["launch.processes=0"]).resolved)
 
 
 def test_values_with_spaces_and_quotes_survive() -> None:

@@ -40,6 +40,12 @@ def test_encode_writes_one_vector_a_line_the_runs_own(made: Run, texts: Path, tm
     assert np.array_equal(vectors, opened(made.folder).subject.embedder.encode(list(TEXTS), side=side))
 
 
+def test_only_a_line_feed_ends_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes("one\u2028still one\x0c, and still\r\ntwo\n".encode())
+    assert encode.lines(path) == ["one\u2028still one\x0c, and still", "two"]
+
+
 def test_encode_names_the_line_without_text(made: Run, texts: Path, tmp_path: Path) -> None:
     texts.write_text("a\n\nb\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"texts\.txt:2"):

@@ -66,7 +66,7 @@ def test_doing_it_again_does_nothing(here: None, capsys: pytest.CaptureFixture[s
 def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pytest.CaptureFixture[str]) -> None:
     cases = {
         "attention=bidirectional": "attention=causal",
-        "kernel=flash": "kernel=flash is unknown",
+        "kernel=flash": "kernel=flash cannot be used here",
         "method.target=men": "method.target=men is unknown",
         "optim.schedule=linaer": "optim.schedule=linaer is unknown",
         "optim.steps=many": "not a whole number",
@@ -74,6 +74,10 @@ def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pyt
         "backbone=bm25": "use method=none",
         "autocast=int8": "autocast=int8 is unknown",
         "lengths.query=0": "lengths.query=0",
+        "~method.temperature": "missing 1 required",
+        "scoring.readouts=[slot_9]": "asks for a slot that is not there",
+        "scoring.readouts=[slt_0]": "readout=slt_0 is unknown",
+        "optim.warmup=-1": "must not be negative",
     }
     for override, said in cases.items():
         run = a_run(override)
@@ -181,3 +185,34 @@ def test_a_worker_that_outlives_its_killed_command_is_waited_for_and_never_joine
     assert ensure(run) == 0
     assert [row["step"] for row in record.history(run.folder)] == list(range(1, 61))
     assert (run.folder / "worker.log").read_text(encoding="utf-8").count("pid ") == 1
+
+
+def test_a_request_to_stop_that_finds_the_worker_not_training_is_no_failure(outputs: Path) -> None:
+    run = a_run()
+    process = subprocess.Popen(command(*JOB), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 90
+    while not (run.folder / "worker.log").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)  # the worker is there, and is still making its model
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+    assert entry_of(run)["status"] == "stopped"
+
+
+def test_how_an_earlier_attempt_ended_does_not_speak_for_this_one(outputs: Path) -> None:
+    run = a_run()
+    for status in ("stopped", "failed"):
+        record.begin(run)
+        record.change(run.folder, status=status, error="why")
+        assert record.begin(run) | {"config": None} == record.blank(run) | {"config": None}
+
+
+def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: None) -> None:
+    from experiments.models import opened
+
+    run = a_run("runtime.keep_last=2")
+    assert ensure(run) == 0
+    final = max(run.folder.glob("checkpoint/step-*"))
+    (final / "model.safetensors").write_bytes(b"cut")
+    assert list(run.folder.glob("checkpoint/step-*")) != [final]
+    with pytest.raises(ValueError, match=f"lacks the weights {entry_of(run)['digest']}"):
+        opened(run.folder)

@@ -112,6 +112,20 @@ def test_no_room_for_the_text_and_an_empty_text_are_errors_that_name_the_way_out
         formatted().answered(["q"], ["a"], "", [[("tool", "x")]])
 
 
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        ("instruction", {"instruction": "Task: {instructions}"}),
+        ("instruction", {"instruction": "Task: "}),
+        ("turns.system", {"turns": {"system": "{content}"}}),
+        ("turns.user", {"turns": {"user": "{text} {instruction}"}}),
+    ],
+)
+def test_instructions_and_turns_that_would_lose_their_text_are_refused(part, wrong):
+    with pytest.raises(ValueError, match=f"template.{part}="):
+        Template(name="wrong", query="{text}", document="{text}", answer="{text}", **wrong)
+
+
 def test_a_template_with_an_unknown_placeholder_is_refused():
     with pytest.raises(ValueError, match="prompt would stay unfilled"):
         Template(name="x", query="{prompt}{text}", document="{text}", answer="{text}")

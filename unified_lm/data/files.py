@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,12 @@ class Files(Records):
             yield (self.name if len(files) == 1 else _stem(file)), self._records(file)
 
     def _records(self, file: Path) -> Iterator[tuple[str, Any]]:
+        try:
+            yield from self._read_file(file)
+        except (EOFError, OSError, zlib.error) as error:  # cut short, or not compressed at all
+            raise ValueError(f"{file} cannot be read to its end: {error}") from error
+
+    def _read_file(self, file: Path) -> Iterator[tuple[str, Any]]:
         kind = file.name.removesuffix(".gz").rpartition(".")[2]
         if kind == "parquet":
             return _parquet(file)
@@ -107,6 +114,8 @@ def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
             yield place, json.loads(line)
         except json.JSONDecodeError as error:
             yield place, BadRow("(the line)", f"is not JSON: {error.msg} at character {error.pos + 1}")
+        except RecursionError:
+            yield place, BadRow("(the line)", "is nested too deeply")
 
 
 def _json(file: Path) -> Iterator[tuple[str, Any]]:
@@ -147,8 +156,11 @@ def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow.parquet  # here, so that composing a configuration that names a file stays fast
 
     number = 0
-    with pyarrow.parquet.ParquetFile(file) as table:
-        for batch in table.iter_batches(batch_size=1000):
-            for record in batch.to_pylist():
-                number += 1
-                yield f"{file}, row {number}", record
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=1000):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"{file}, row {number}", record
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{file} is no whole Parquet file, behind row {number}: {error}") from error

@@ -105,7 +105,7 @@ def _turn(field: str, turn: Any) -> tuple[str, str]:
         raise BadRow(field, "is not a mapping with a role and its content")
     role, content = ("from", "value") if "from" in turn else ("role", "content")
     said_by = turn.get(role)
-    if said_by not in ROLES:
+    if not isinstance(said_by, str) or said_by not in ROLES:
         raise BadRow(f"{field}.{role}", f"is {said_by!r}, which is none of {', '.join(ROLES)}")
     return ROLES[said_by], checked_text(f"{field}.{content}", turn.get(content))
 

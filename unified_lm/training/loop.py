@@ -175,8 +175,10 @@ def train(
                 last_save = time.perf_counter()
                 if stopping:
                     raise Preempted(f"stopped on request after step {done}; the same command continues")
-    model.eval()
-    final = keep(final=True)
+        model.eval()
+        final = keep(final=True)
+        if ranks.any(asked())[0]:
+            raise Preempted(f"stopped on request after the last step, {done}; the same command goes on behind it")
     return TrainResult(step=done, digest=final.digest, wall_s=time.perf_counter() - began, tokens=seen)
 
 

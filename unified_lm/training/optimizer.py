@@ -46,6 +46,13 @@ class Optim:
             raise ValueError(f"optim.schedule={self.schedule} is unknown; use one of {', '.join(SCHEDULES)}")
         if self.steps < 1 or self.learning_rate <= 0:
             raise ValueError("optim.steps and optim.learning_rate must be positive")
+        if self.warmup < 0 or self.weight_decay < 0 or self.slots_ratio < 0 or not 0 <= self.floor <= 1:
+            raise ValueError(
+                f"optim.warmup={self.warmup}, optim.weight_decay={self.weight_decay} and optim.slots_ratio="
+                f"{self.slots_ratio} must not be negative, and optim.floor={self.floor} is a share from 0 to 1"
+            )
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"optim.clip={self.clip} would stop every step; use a norm above 0, or null")
         if self.stop_after is not None and not 0 < self.stop_after <= self.steps:
             raise ValueError(f"optim.stop_after={self.stop_after} must lie within optim.steps={self.steps}")
         if self.states not in ("float32", "8bit"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
@@ -268,3 +269,18 @@ def test_rows_are_read_from_the_file_once_and_then_from_the_store(json_lines: Ca
     assert (list(again), again.corpus_fingerprint, again[7], again[-1], again[3:5]) == kept
     with pytest.raises(IndexError):
         again[20]
+
+
+def test_a_file_that_is_not_whole_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress("".join(f'{{"text": "{os.urandom(16).hex()}"}}\n' for _ in range(500)).encode())
+    for name, content in {
+        "cut.jsonl.gz": whole[: len(whole) // 2],
+        "plain.jsonl.gz": b"no gzip",
+        "other.parquet": b"PAR1 no parquet PAR1",
+        "deep.jsonl": b"[" * 100_000,
+        "roles.jsonl": b'{"messages": [{"role": ["user"], "content": "x"}]}',
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=name):
+            Files(path=str(path)).rows()
