@@ -31,7 +31,6 @@ class Ulme:
     "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: whether the coupling moves
     the slots only, or the answer as well. A weight of 0 leaves the term out.
     `positives_as_answers`: a row without an answer is given its document as one (not a variant of the paper's).
-    `positives_as_answers`: a row without an answer is given its document as one (a variant that the paper does not run).
     """
 
     slots: int
@@ -77,8 +76,9 @@ class Ulme:
         refuse_bidirectional(form)
         if form.plan.embed != form.plan.generate:
             raise ValueError(
-                f"method ulme reads its vectors and its answer in one forward, so attention.embed={form.plan.embed} and "
-                f"attention.generate={form.plan.generate} must agree; use attention=causal or attention=prefix"
+                "method ulme reads its vectors and its answer in one forward, so "
+                f"attention.embed={form.plan.embed} and attention.generate={form.plan.generate} must agree; "
+                "use attention=causal or attention=prefix"
             )
 
     def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
