@@ -69,9 +69,6 @@ CASES = {
 }
 
 
-ALONE = {"llm2vec-gen"}  # a second forward for chunks with answers alone: ranks would wait for each other under FSDP
-
-
 class Rows:
     def batch(self, step: int) -> list:
         rows = mixed_rows(18)
@@ -132,7 +129,7 @@ def main(out: Path) -> None:
         for sharding in ("replicated", "fsdp") if dist.is_initialized() else ("replicated",):
             ranks = Ranks.current(lockstep=sharding == "fsdp")
             for name, case in CASES.items():
-                if ranks.lockstep and case.method in ALONE:
+                if ranks.lockstep and getattr(METHODS[case.method], "second_forward", False):
                     continue
                 found[f"{sharding}: {name}"] = gradient_of(case, ranks)
             if ranks.size > 2:

@@ -49,6 +49,7 @@ class LLM2VecGen:
     similarity: str = "cosine"
 
     roles = ()
+    second_forward = True  # reconstruction, in chunks that hold answers
     readout = f"slots@{RECONSTRUCT}@{ALIGN}"
 
     def __post_init__(self) -> None:
