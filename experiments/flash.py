@@ -35,6 +35,7 @@ def remedy(said: str, machine: Machine) -> str:
     if "No module named" in said:
         return (
             "kernel=auto uses torch's own varlen kernel instead; to add flash-attn install the wheel "
-            f"*{machine.wheel}*, or where there is none build it: MAX_JOBS=4 pip install flash-attn --no-build-isolation (needs nvcc)"
+            f"*{machine.wheel}*; where there is none, build it (needs nvcc): "
+            "MAX_JOBS=4 pip install flash-attn --no-build-isolation"
         )
     return "use kernel=varlen, and report what it said"
