@@ -192,5 +192,5 @@ def test_impossible_plans_are_refused_with_the_way_out():
             method.require(form(model, PLANS["bidirectional"]))
     with pytest.raises(ValueError, match="in one forward"):
         ulme(2).require(form(model, PLANS["gritlm"]))
-    with pytest.raises(ValueError, match="set method.slots or use readout=last"):
+    with pytest.raises(ValueError, match=r"set method\.slots or use readout=last"):
         Contrastive(temperature=1.0, symmetric=False, readout="slot_0").require(form(unified()))

@@ -104,7 +104,7 @@ def test_a_long_text_gives_way_and_the_template_its_eos_and_the_slots_stay(templ
 
 
 def test_no_room_for_the_text_and_an_empty_text_are_errors_that_name_the_way_out():
-    with pytest.raises(ValueError, match="leave no room for the text .* raise the length"):
+    with pytest.raises(ValueError, match=r"leave no room for the text .* raise the length"):
         formatted(query_length=8).queries(["text"], "a long instruction that fills the row")
     with pytest.raises(ValueError, match="the text is empty"):
         formatted().queries([""])

@@ -51,7 +51,7 @@ class Launch:
         """Refuse to shard a method that runs forwards of its own for some chunks: ranks would wait for each other."""
         if self.sharded and getattr(method, "second_forward", False):
             raise ValueError(
-                f"launch.sharding=fsdp cannot run method {type(method).__name__}, which reads some chunks with a second "
+                f"launch.sharding=fsdp cannot run method {type(method).__name__}, which reads chunks with a second "
                 "forward of its own; use launch.sharding=replicated (launch=local_2, one_node_8)"
             )
 

@@ -58,7 +58,7 @@ def weights(model) -> torch.Tensor:
 
 
 def test_training_lowers_every_term_and_logs_each_step(tmp_path):
-    result, log, model = run(tmp_path, optim=replace(OPTIM, steps=20))
+    result, log, _ = run(tmp_path, optim=replace(OPTIM, steps=20))
     assert result.step == 20 and [entry["step"] for entry in log] == list(range(1, 21))
     for term in ("semantic", "generative"):
         assert log[-1][term] < log[0][term]
