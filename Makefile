@@ -21,7 +21,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test report doctor
+.PHONY: help setup demo test report doctor check-data
 
 help: ## this list
 	@grep -hE '^[a-zA-Z%_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -59,3 +59,6 @@ report: setup ## one static HTML page of tables, curves and runs
 
 doctor: setup ## what this machine can run, with a remedy for each problem
 	@$(BIN)/python -m experiments.doctor
+
+check-data: setup ## open every data set of the suites at its pin, or in OVERRIDES=data_mirror=DIR, and list all failures
+	@$(BIN)/python -m experiments.check_data $(OVERRIDES)

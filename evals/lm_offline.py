@@ -18,6 +18,7 @@ from unified_lm.data.packaged import DocumentedObject, held_out_objects
 
 LONGEST_SIGNATURE = 100  # characters
 LONGEST_DESCRIPTION = 30  # words
+LONGEST_CHOICE = 15  # words
 
 Document = Mapping[str, Any]
 
@@ -33,7 +34,7 @@ class DescriptionChoice:
 
     @cached_property
     def rows(self) -> list[Document]:
-        found = [one for one in held_out_objects() if readable(one)]
+        found = [one for one in held_out_objects() if readable(one, LONGEST_CHOICE)]
         rows = []
         for i, asked in enumerate(found):
             others = [one for one in found[i + 1 :] + found[:i] if one.package == asked.package][:3]
@@ -155,9 +156,9 @@ def summed(doc: Document, results: Sequence[Any]) -> dict[str, tuple[float, int]
     }
 
 
-def readable(one: DocumentedObject) -> bool:
+def readable(one: DocumentedObject, words: int = LONGEST_DESCRIPTION) -> bool:
     """Whether signature and description are short enough for a prompt."""
-    return 0 < len(one.signature) <= LONGEST_SIGNATURE and len(one.description.split()) <= LONGEST_DESCRIPTION
+    return 0 < len(one.signature) <= LONGEST_SIGNATURE and len(one.description.split()) <= words
 
 
 def number(one: DocumentedObject) -> int:

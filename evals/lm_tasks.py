@@ -35,13 +35,13 @@ class LmTaskSource(Protocol):
 class Registered:
     """A task of lm-eval's own at a data revision (a commit of the hub), or read from a local mirror.
 
-    `file` is its yaml below lm_eval/tasks, which must read the data set `path` and score `split`, where these are
+    `file` is its yaml below lm_eval/tasks, which must read `dataset` and score `split`, where these are
     pinned. `mirror`: a folder of data sets to read instead of the hub (evals.mirror).
     """
 
     file: str
     commit: str
-    path: str | None = None
+    dataset: str | None = None
     split: str | None = None
     mirror: str | None = None
 
@@ -61,7 +61,7 @@ class Registered:
         """
         config = dict(_registered(self.file, functions))
         for what, pinned, read in (
-            ("path", self.path, config["dataset_path"]),
+            ("dataset", self.dataset, config["dataset_path"]),
             ("split", self.split, config.get("test_split") or config.get("validation_split")),
         ):
             if pinned is not None and pinned != read:

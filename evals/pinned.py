@@ -56,7 +56,7 @@ def lm_suite(
     *,
     name: str,
     library: str,
-    path: str,
+    dataset: str,
     commit: str,
     split: str,
     tasks: Mapping[str, str],
@@ -71,19 +71,19 @@ def lm_suite(
     only: Sequence[str] | None = None,
     mirror: str | None = None,
 ) -> LmEvalSuite:
-    """Tasks of lm-eval `library` over one data set: `path` at `commit`, scored on `split`; the rest as in `LmTask`.
+    """Tasks of lm-eval `library` over one data set: `dataset` at `commit`, scored on `split`; the rest as in `LmTask`.
 
     `tasks`: name -> its file below lm_eval/tasks. `run_generated_code`: whether it may be run, for tasks that need it.
     """
     installed("lm_eval", library, name)
-    pins = {"path": path, "commit": commit, "split": split, "shots": shots, "template": template,
+    pins = {"dataset": dataset, "commit": commit, "split": split, "shots": shots, "template": template,
             "multiturn": multiturn, "budget": budget}  # fmt: skip
     all_pins = {task: {"file": file, **pins} for task, file in tasks.items()}
     named = marked(name, tasks, only, pins_digest(library, all_pins, metrics), committed)
     note = f"code run with {isolation.described()}" if run_generated_code else ""
     entries = []
     for task, file in tasks.items():
-        source: LmTaskSource = Registered(file=file, commit=commit, path=path, split=split, mirror=mirror)
+        source: LmTaskSource = Registered(file=file, commit=commit, dataset=dataset, split=split, mirror=mirror)
         if run_generated_code is not None:
             source = GeneratedCode(registered=source, allowed=run_generated_code, seconds=SECONDS, memory=MEMORY)
         if only is None or task in only:

@@ -27,7 +27,7 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class HubTask:
-    """A task of mteb's, at pins that the installed mteb must agree with: the data set's `path` and `revision`, the
+    """A task of mteb's, at pins that the installed mteb must agree with: the `dataset` and its `revision`, the
     `metric` that is the task's main one and its `category`; and restricted to `splits` and `subsets`.
 
     `by_files`: read as LongEmbed's data set must be (evals.long_embed). `mirror`: a folder of data sets to read instead
@@ -36,7 +36,7 @@ class HubTask:
 
     name: str
     revision: str
-    path: str | None = None
+    dataset: str | None = None
     splits: Sequence[str] | None = None
     subsets: Sequence[str] | None = None
     metric: str | None = None
@@ -58,7 +58,7 @@ class HubTask:
         metadata = task.metadata
         agreed = {
             "revision": (self.revision, metadata.dataset["revision"]),
-            "path": (self.path, metadata.dataset["path"]),
+            "dataset": (self.dataset, metadata.dataset["path"]),
             "metric": (self.metric, metadata.main_score),
             "category": (self.category, metadata.type),
         }

@@ -20,7 +20,7 @@ from unified_lm.cache import folder_digest
 
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror")
 NAMES = ("name", "keep", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
-PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror"})  # a fingerprint tells what lies there
+PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,31 +11,52 @@ from experiments import record
 from experiments.compose import compose
 from experiments.errors import UsageError, told
 from experiments.execute import ensure, work
-from experiments.files import write
-from experiments.identity import settled
+from experiments.files import write, write_json
+from experiments.identity import digest, settled, what
 from experiments.named import foreign_run, run_folder, split
-from experiments.places import shown
+from experiments.places import outputs, shown
 
 USAGE = (
-    "usage: python -m experiments.score model=RUN_ID|FOLDER|ORG/NAME 'evals=[a,b]' [data_mirror=DIR] [name=value ...]"
+    "usage: python -m experiments.score model=RUN_ID|FOLDER|ORG/NAME 'evals=[a,b]' [data_mirror=DIR] [name=value ...]; "
+    "any task of a library: evals=mteb 'tasks=[STSBenchmark,SciFact]' or evals=lm_eval 'tasks=[winogrande]'"
 )
+
+
+TASKS = {"mteb": "tasks", "lm_eval": "tasks"}
+"""Suites that take any tasks of their library; of any other suite, tasks are a part of it."""
 
 
 def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, overrides = split(arguments, ["model"], USAGE)
-    if "model" not in own or not any(override.startswith("evals=") for override in overrides):
+    own, overrides = split(arguments, ["model", "evals", "tasks"], USAGE)
+    if "model" not in own or "evals" not in own:
         raise UsageError(USAGE)
+    overrides = [*chosen(own), *overrides]
     folder = run_folder(own["model"])
     if folder is None:
         run = foreign_run(own["model"], overrides)
         code, folder = ensure(run), run.folder
     else:
         code = rescored(folder, settled(compose([*overrides, "scale=none"]).resolved["evals"]))
-    tell(folder)
+    suites = settled(compose([*overrides, "scale=none"]).resolved["evals"])
+    tell(folder, suites)
     return code
+
+
+def chosen(own: Mapping[str, str]) -> list[str]:
+    """The overrides that choose the suites, and the tasks of the one suite that takes any.
+
+    Raises `UsageError` for tasks without exactly one suite to give them to.
+    """
+    names = own["evals"].strip("[]").split(",")
+    overrides = [f"evals=[{','.join(names)}]"]
+    if "tasks" not in own:
+        return overrides
+    if len(names) != 1:
+        raise UsageError(f"tasks={own['tasks']} belong to one suite, but evals={own['evals']} names {len(names)}")
+    return [*overrides, f"evals.{names[0]}.{TASKS.get(names[0], 'only')}={own['tasks']}"]
 
 
 def rescored(folder: Path, evals: Mapping[str, Any]) -> int:
@@ -53,14 +74,31 @@ def rescored(folder: Path, evals: Mapping[str, Any]) -> int:
         return work(folder, config)
 
 
-def tell(folder: Path) -> None:
-    """The scores of a record, one a line."""
+def tell(folder: Path, suites: Mapping[str, Any]) -> None:
+    """The scores of these suites as a table, also written to outputs/scores/<digest>/scores.json."""
     entry = record.read(folder)
-    for score in entry["scores"] if entry else ():
-        where = "/".join(part for part in (score["suite"], score["task"], score["subset"]) if part)
-        value = f"{score['metric']} {score['value']:.4f} {score['unit']}"
-        print(f"{where}: {value} (n={score['n']}, read-out {score['readout'] or 'none'})")
+    if entry is None or entry["digest"] is None:
+        return
+    names = {name for suite in suites for name in named(suite)}
+    found = [score for score in entry["scores"] if score["suite"] in names]
+    rows = [
+        (score["suite"], score["task"], score["subset"], score["metric"], f"{score['value']:.4f}", str(score["n"]))
+        for score in found
+    ]
+    rows = [("suite", "task", "subset", "metric", "value", "n"), *rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    key = digest([entry["digest"], {name: what(suite) for name, suite in suites.items()}])[:16]
+    path = outputs() / "scores" / key / "scores.json"
+    write_json(path, found)
+    print(f"scores: {shown(path)}")
     print(f"record: {shown(folder / record.RECORD)}")
+
+
+def named(suite: str) -> tuple[str, ...]:
+    """The names under which a suite's scores may stand: a part of it, or a changed one, bears a mark."""
+    return suite, *(f"{suite}{mark}" for mark in (" (subset)", " (changed)", " (changed) (subset)"))
 
 
 if __name__ == "__main__":

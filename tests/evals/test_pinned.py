@@ -63,7 +63,7 @@ def test_pins_are_what_the_installed_mteb_reads(name: str) -> None:
         metadata = task.metadata
         pins = PINNED[name]["tasks"][source.name]
         assert pins["revision"] == metadata.dataset["revision"] and re.fullmatch(r"[0-9a-f]{40}", pins["revision"])
-        assert (pins["path"], pins["metric"]) == (metadata.dataset["path"], metadata.main_score)
+        assert (pins["dataset"], pins["metric"]) == (metadata.dataset["path"], metadata.main_score)
         assert pins["category"] == metadata.type
         assert pins["splits"] == list(task.eval_splits) and pins.get("subsets", ["default"]) == list(task.hf_subsets)
 
@@ -155,7 +155,7 @@ def test_pins_are_what_the_installed_lm_eval_reads(name: str) -> None:
                 entry.config()
             continue
         config = entry.config()
-        assert config["dataset_path"] == suite["path"] and config["dataset_kwargs"]["revision"] == suite["commit"]
+        assert config["dataset_path"] == suite["dataset"] and config["dataset_kwargs"]["revision"] == suite["commit"]
         assert (config.get("test_split") or config.get("validation_split")) == suite["split"]
         assert config["num_fewshot"] == suite["shots"]
         filters = {one["name"] for one in config.get("filter_list") or [{"name": "none"}]}

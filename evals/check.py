@@ -1,0 +1,108 @@
+"""Whether the data of a suite's tasks can be read, and is as large as it should be. Needs no model and no GPU."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import datasets
+from mteb.abstasks import AbsTask, AbsTaskRetrieval
+
+from evals.generated_code import GeneratedCode
+from evals.lm_eval_suite import LmEvalSuite
+from evals.lm_eval_suite import quiet as lm_quiet
+from evals.lm_tasks import LmTask
+from evals.mirror import read_afresh
+from evals.mteb_suite import MtebSuite, quiet
+from evals.tasks import HubTask, TaskSource, load
+
+LATE = {"InstructionReranking": "qrel_diff"}
+"""Category -> the part of its data sets that mteb reads only after everything has been encoded."""
+
+
+def problems(suite: Any) -> Iterator[tuple[str, str]]:
+    """(task, what is wrong with its data or "") of each task of the suite."""
+    if isinstance(suite, MtebSuite):
+        for source in suite.sources:
+            with quiet():
+                yield source.name, told(lambda source=source: check(source))
+    elif isinstance(suite, LmEvalSuite):
+        for entry in suite.entries:
+            with lm_quiet():
+                yield entry.name, told(lambda entry=entry: check_lm(entry))
+
+
+def told(check: Callable[[], str]) -> str:
+    """What the check found, or the error that it ended in: the check goes on with the next task."""
+    try:
+        return check()
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def check(source: TaskSource) -> str:
+    task = source.build()
+    dataset = task.metadata.dataset
+    with read_afresh(dataset["revision"]):
+        load(task)
+        if late := LATE.get(task.metadata.type):
+            datasets.load_dataset(dataset["path"], late, split=late, revision=dataset["revision"])
+        found = counted(task)
+    task.unload_data()
+    wanted = published(task) if isinstance(source, HubTask) else {}
+    wrong = [f"{place}: {found[place]} instead of {count}" for place, count in wanted.items()
+             if place in found and found[place] != count]  # fmt: skip
+    return "; ".join(wrong)
+
+
+def counted(task: AbsTask) -> dict[str, int]:
+    """What was read: rows of each split, and documents and queries where they are apart."""
+    found: dict[str, int] = {}
+    for split in task.eval_splits:
+        for subset in task.hf_subsets:
+            part: Any = task.dataset.get(subset, task.dataset)[split]
+            place = split if subset == "default" else f"{split}/{subset}"
+            if isinstance(task, AbsTaskRetrieval):
+                found |= {f"{place} documents": len(part["corpus"]), f"{place} queries": len(part["queries"])}
+            else:
+                found[f"{place} rows"] = len(part)
+    return found
+
+
+def published(task: AbsTask) -> dict[str, int]:
+    """The same of mteb's descriptive statistics, where it has them."""
+    wanted: dict[str, int] = {}
+    for split, whole in (task.metadata.descriptive_stats or {}).items():
+        subsets: Mapping[str, Any] = whole.get("hf_subset_descriptive_stats") or {"default": whole}
+        for subset, stats in subsets.items():
+            place = split if subset == "default" else f"{split}/{subset}"
+            if "num_queries" in stats:
+                wanted |= {f"{place} documents": stats["num_documents"], f"{place} queries": stats["num_queries"]}
+            elif isinstance(task, AbsTaskRetrieval) and stats.get("queries_text_statistics"):
+                queries, rows = stats["relevant_docs_statistics"], stats["num_samples"]
+                asked = round(queries["num_relevant_docs"] / queries["average_relevant_docs_per_query"])
+                wanted |= {f"{place} documents": rows - asked, f"{place} queries": asked}
+            else:
+                wanted[f"{place} rows"] = stats["num_samples"]
+    return wanted
+
+
+def check_lm(entry: LmTask) -> str:
+    """Raises whatever stops lm-eval from reading the task's data; its examples are drawn as well."""
+    from lm_eval.api.task import ConfigurableTask
+
+    source = entry.source
+    code = isinstance(source, GeneratedCode)
+    config = source.registered.config(functions=False) if code else entry.config()
+    with read_afresh(source.revision):
+        if code:
+            pinned = config.get("dataset_kwargs") or {}
+            rows = datasets.load_dataset(config["dataset_path"], split=config["test_split"], **pinned)
+            missing = {"prompt", "test", "entry_point", "canonical_solution"} - set(rows.column_names)
+            return f"the columns {sorted(missing)} are missing" if missing else ""
+        task = ConfigurableTask(config=config)
+        task.set_fewshot_seed(seed=0)
+        documents = list(task.eval_docs)
+        if not documents:
+            return "no rows to score"
+        task.fewshot_context(documents[0], num_fewshot=entry.shots)
+    return ""
+

@@ -1,0 +1,64 @@
+"""Any model, any task: `experiments.score` on a mirror, and `experiments.check_data` before it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import mteb
+import pytest
+
+from experiments import check_data, score
+from experiments.errors import UsageError
+from experiments.score import chosen
+from unified_lm.backbones import Tiny
+
+PAIRS = [("a cat", "a cat", 5.0), ("a cat", "cats and a cat", 4.0), ("a dog", "a red ball", 1.0), ("x", "y", 0.0)]
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(tmp_path / "outputs"))
+    monkeypatch.setenv("UNIFIED_LM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "mirror" / mteb.get_task("STSBenchmark").metadata.dataset["path"]
+    folder.mkdir(parents=True)
+    rows = [{"sentence1": first, "sentence2": second, "score": score} for first, second, score in PAIRS]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    yield tmp_path / "mirror"
+
+
+def test_any_task_of_a_library_is_scored_on_any_model_and_written_down(
+    mirror: Path, tmp_path: Path, here: None, capsys: pytest.CaptureFixture
+) -> None:
+    model, loaded = tmp_path / "model", Tiny().load()
+    loaded.model.save_pretrained(model)
+    loaded.tokenizer.save_pretrained(model)
+    arguments = [f"model={model}", "evals=mteb", "tasks=[STSBenchmark]", f"data_mirror={mirror}", "runtime.device=cpu"]
+    assert score.main(arguments) == 0
+    printed = capsys.readouterr().out
+    (written,) = (tmp_path / "outputs" / "scores").glob("*/scores.json")
+    (found,) = json.loads(written.read_text())
+    assert (found["suite"], found["task"], found["n"]) == ("mteb", "STSBenchmark", 4)
+    assert found["revision"].startswith("mirror:") and found["prompt"] == "Retrieve semantically similar text."
+    assert f"{found['value']:.4f}" in printed and str(written.parent.name) in printed
+
+
+def test_tasks_choose_of_the_suite_that_takes_any_and_cut_any_other() -> None:
+    assert chosen({"evals": "mteb", "tasks": "[A]"}) == ["evals=[mteb]", "evals.mteb.tasks=[A]"]
+    assert chosen({"evals": "[bright]", "tasks": "[A]"}) == ["evals=[bright]", "evals.bright.only=[A]"]
+    with pytest.raises(UsageError, match="belong to one suite"):
+        chosen({"evals": "[bright,followir]", "tasks": "[A]"})
+
+
+def test_data_is_checked_task_by_task_and_every_failure_is_listed(mirror: Path, capsys: pytest.CaptureFixture) -> None:
+    code = check_data.main(["suites=sts_10,advbench_ir", f"data_mirror={mirror}"])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert "sts_10/STSBenchmark: test rows: 4 instead of 1379" in captured.err
+    assert "sts_10/BIOSSES: ValueError: the data mirror has no" in captured.err
+    assert "advbench_ir_dot/AdvBenchIR: ValueError: the data mirror has no" in captured.err
+    assert "error: 14 of the data sets cannot be scored" in captured.err
+
+
+def test_a_data_set_without_a_pin_is_refused(mirror: Path, capsys: pytest.CaptureFixture) -> None:
+    assert check_data.main(["suites=advbench_ir"]) == 1
+    assert "is not pinned" in capsys.readouterr().err
