@@ -104,6 +104,12 @@ class Encoder:
         """The sequences that are encoded for these texts."""
         if side not in SIDES:
             raise ValueError(f"side={side!r} is unknown; use query or document")
+        template = self.form.template
+        if instruction and "{instruction}" not in (template.query if side == "query" else template.document):
+            raise ValueError(
+                f"template {template.name} has no {{instruction}} for the {side}'s {instruction!r}; use a "
+                "template that has, or instructions that give none"
+            )
         return (self.form.queries if side == "query" else self.form.documents)(texts, instruction)
 
     def encode(self, texts: list[str], *, side: str, instruction: str = "") -> np.ndarray:
