@@ -1,16 +1,19 @@
 """W&B as a mirror of metrics.jsonl and record.json: deleting it loses nothing, its absence blocks nothing."""
 
+import contextlib
 import netrc
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from experiments.errors import first_line
 from experiments.provenance import versions
 
 AXES = ("method", "backbone", "attention", "trainable")
 HOST = "api.wandb.ai"
+TRUTH = "metrics.jsonl and record.json have it all"
 MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -45,27 +48,37 @@ class Mirror:
     """One W&B run of one experiment, with our own step numbers.
 
     A resumed run keeps its id and replays what was logged before, so that a later upload that replaces an earlier one
-    loses nothing.
+    loses nothing. What W&B raises later ends the mirror, never the run.
     """
 
     def __init__(self, run: Any, past: Iterable[Mapping[str, Any]]) -> None:
         self.run = run
         self.id = run.id
+        self.broken = False
         for row in past:
             self.log(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        self.run.log(
-            {key: value for key, value in row.items() if key != "step" and value is not None}, step=row["step"]
-        )
+        told = {key: value for key, value in row.items() if key != "step" and value is not None}
+        self.attempt(lambda: self.run.log(told, step=row["step"]))
 
     def scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
         for score in scores:
             name = "/".join(part for part in (score["suite"], score["task"], score["subset"], score["metric"]) if part)
-            self.run.summary[f"{name}/{score['readout']}" if score["readout"] else name] = score["value"]
+            place = f"{name}/{score['readout']}" if score["readout"] else name
+            self.attempt(lambda place=place, value=score["value"]: self.run.summary.update({place: value}))
 
     def finish(self, *, failed: bool) -> None:
-        self.run.finish(exit_code=int(failed))
+        self.attempt(lambda: self.run.finish(exit_code=int(failed)))
+
+    def attempt(self, send: Callable[[], None]) -> None:
+        if self.broken:
+            return
+        try:
+            send()
+        except Exception as error:  # wandb's errors have no common class
+            self.broken = True
+            print(f"W&B mirrors no further: {first_line(str(error))}; {TRUTH}", file=sys.stderr)
 
 
 def has_key() -> bool:
@@ -98,8 +111,10 @@ def tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str,
     for attempt in dict.fromkeys((wanted, "offline")):
         try:
             return Mirror(start(wandb, record, folder, attempt), past)
-        except (wandb.errors.Error, OSError) as error:
-            print(f"W&B cannot run {attempt}: {str(error).splitlines()[0]}; metrics.jsonl has it all", file=sys.stderr)
+        except Exception as error:  # wandb's errors have no common class
+            print(f"W&B cannot run {attempt}: {first_line(str(error))}; {TRUTH}", file=sys.stderr)
+            with contextlib.suppress(Exception):
+                wandb.teardown()  # or the run that could not start still holds its id
     return Off()
 
 
@@ -116,6 +131,6 @@ def start(wandb: Any, record: Mapping[str, Any], folder: Path, mode: str) -> Any
         mode=mode,
         resume="allow" if mode == "online" else None,
         settings=wandb.Settings(
-            console="off", silent=True, init_timeout=30, disable_git=True, disable_code=True, disable_job_creation=True
+            console="off", silent=True, init_timeout=15, disable_git=True, disable_code=True, disable_job_creation=True
         ),
     )

@@ -74,7 +74,7 @@ def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pyt
         "backbone=bm25": "use method=none",
         "autocast=int8": "autocast=int8 is unknown",
         "lengths.query=0": "lengths.query=0",
-        "~method.temperature": "missing 1 required",
+        "~method.temperature": "'temperature'",
         "scoring.readouts=[slot_9]": "asks for a slot that is not there",
         "scoring.readouts=[slt_0]": "readout=slt_0 is unknown",
         "optim.warmup=-1": "must not be negative",

@@ -85,17 +85,41 @@ mirror.finish(failed=False)
 """
 
 
-def test_no_key_and_no_input_do_not_block_a_start() -> None:
-    _, folder = begun()
-    done = subprocess.run(
+def started(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    mine = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # this process's own
+    return subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"},  # this process's own
-        timeout=60,
+        env=mine | environment,
+        timeout=120,
         check=False,
     )
+
+
+def test_no_key_and_no_input_do_not_block_a_start() -> None:
+    _, folder = begun()
+    done = started(folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "offline"
+
+
+def test_a_key_without_a_network_goes_offline() -> None:
+    _, folder = begun()
+    done = started(folder, WANDB_API_KEY="0" * 40, WANDB_BASE_URL="http://127.0.0.1:9")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "offline"
+    assert "W&B cannot run online" in done.stderr
+    assert offline(folder)
+
+
+def test_what_goes_wrong_with_the_mirror_is_told_once_and_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    entry, folder = begun()
+    mirror = track.tracker(entry, folder, [])
+    mirror.run.finish()
+    for step in (1, 2):
+        mirror.log({"step": step, "loss": 1.0})
+    mirror.finish(failed=False)
+    assert capsys.readouterr().err.count("W&B mirrors no further") == 1
