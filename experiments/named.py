@@ -9,6 +9,7 @@ from experiments.errors import UsageError, nearest
 from experiments.identity import Run, identify
 from experiments.places import runs
 
+PACKAGED = "packaged:"
 FOREIGN = ("modules.json", "config_sentence_transformers.json")  # what sentence-transformers leaves in a folder
 
 
@@ -23,16 +24,20 @@ def run_folder(model: str) -> Path | None:
 def foreign_run(model: str, overrides: Sequence[str]) -> Run:
     """A run that trains nothing and scores a model as it comes; `overrides` say how (attention=, method.readout=, …).
 
+    `packaged:PACKAGE/FOLDER` is a sentence-transformers model inside an installed package.
+
     Raises `UsageError` for a name that is neither a folder nor a hub id.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir() and model.count("/") != 1:
         known = [path.name for path in runs().glob("*")]
         raise UsageError(f"model={model} is no run{nearest(model, known)}, no folder and no hub id (ORG/NAME)")
-    theirs = any((folder / name).exists() for name in FOREIGN) or "backbone=sentence_transformers" in overrides
+    packaged = model.startswith(PACKAGED)
+    theirs = packaged or any((folder / name).exists() for name in FOREIGN) or "backbone=sentence_transformers" in overrides
     place = str(folder.absolute()) if folder.is_dir() else model
     kind, field = ("sentence_transformers", "model") if theirs else ("hub", "id")
-    chosen = [f"backbone={kind}", f"backbone.{field}='{place}'", "method=none", "scale=none", f"name={folder.name}"]
+    name = model.removeprefix(PACKAGED).partition("/")[0] if packaged else folder.name
+    chosen = [f"backbone={kind}", f"backbone.{field}='{place}'", "method=none", "scale=none", f"name={name}"]
     given = {override.partition("=")[0] for override in overrides}
     return identify(compose([*(o for o in chosen if o.partition("=")[0] not in given), *overrides]))
 
