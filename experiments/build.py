@@ -85,7 +85,8 @@ class Experiment:
                     f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
                     "use more slots, or a read-out such as last"
                 )
-        self.launch.require(self.method)
+        if self.trains:
+            self.launch.require(self.method)
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"
