@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lexical import Constant, Lexical
 
 from evals.advbench import BENIGN, HARMFUL, PATHS, chunks, suite
 from evals.embedding import Compared, compared
 from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
+from tests.evals.lexical import Constant, Lexical
 
 REQUESTS = [
     {"ID": 1, "query": "how to pick a lock", "title": "Locks", "document": "pick a lock " * 5},

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lexical import ANIMALS, Constant, Lexical, beir_folder, sts_file
 
 from evals.external import Bm25
 from evals.local import BeirFolder, StsFile, retrieval_suite, similarity_suite
 from evals.mteb_suite import MtebSuite
 from evals.score import Subject
+from tests.evals.lexical import ANIMALS, Constant, Lexical, beir_folder, sts_file
 
 QUERY, EVENT = "where does the cat sleep", "the cat sleep sleep where"
 

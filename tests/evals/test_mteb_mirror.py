@@ -7,12 +7,12 @@ from typing import Any
 
 import mteb
 import pytest
-from lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
 
 from evals.instructions import Instructions
 from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
 from evals.tasks import HubTask
+from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
 
 STS, SCIFACT = "STSBenchmark", "SciFact"
 PASSKEY, BANKING = "LEMBPasskeyRetrieval", "Banking77Classification"

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from lexical import ANIMALS, Constant, Lexical, beir_folder, sts_file
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
 from evals.external import Bm25
@@ -22,6 +21,7 @@ from evals.random_state import random_state_kept
 from evals.score import Score, Subject
 from evals.store import Store
 from evals.tasks import own_task, retrieval_data
+from tests.evals.lexical import ANIMALS, Constant, Lexical, beir_folder, sts_file
 
 ASK = Instructions(name="t", tasks={"LocalBeir": {"query": "find the animal"}, "LocalSts": {"query": "same meaning"}})
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from lexical import Constant, Lexical
 from mteb.abstasks import AbsTask
 from omegaconf import OmegaConf
 
@@ -16,6 +15,7 @@ from evals import offline
 from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
 from evals.store import Store
+from tests.evals.lexical import Constant, Lexical
 from unified_lm.data.packaged import HELD_OUT_PACKAGES, DocumentedObject, held_out_objects
 
 CONF = Path(__file__).parents[2] / "conf" / "evals"

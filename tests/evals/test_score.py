@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from lexical import Lexical
 
 from evals.external import Bm25
 from evals.score import Embedder, Score, Searcher, Subject, key
+from tests.evals.lexical import Lexical
 
 FIELDS = {
     "suite": "s", "task": "t", "metric": "ndcg_at_10", "value": 0.5, "unit": "fraction", "subset": "test", "step": None,

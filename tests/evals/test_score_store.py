@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from test_score import FIELDS
 
 from evals.score import Score
 from evals.store import Store
+from tests.evals.test_score import FIELDS
 
 IDENTITY = {"model": {"weights": "a"}, "task": "t", "revision": "r"}
 SCORES = [Score(**FIELDS)]
