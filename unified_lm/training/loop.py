@@ -227,7 +227,10 @@ def prefetched(
 
     def prepare(step: int) -> tuple[list[Row], list[PackedBatch], int]:
         rows = batches.batch(step)
-        chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
+        try:
+            chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
+        except ValueError as error:
+            raise ValueError(f"step {step}{culprit(batches, step, rows, method, form)}: {error}") from error
         return rows, ranks.deal(chunks, first=step == 0), sum(map(len, chunks))
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
@@ -238,6 +241,17 @@ def prefetched(
             waited = time.perf_counter() - start
             ahead = pool.submit(prepare, step + 1) if step + 1 in steps else None
             yield Step(rows=rows, chunks=chunks, tokens=tokens, waited=waited)
+
+
+def culprit(batches: Batches, step: int, rows: list[Row], method: Method, form: Format) -> str:
+    """The first row of a step that makes no sequences on its own: its place in the data and how it begins."""
+    places = batches.ids(step) if hasattr(batches, "ids") else [f"row {number}" for number in range(len(rows))]
+    for place, row in zip(places, rows, strict=True):
+        try:
+            method.sequences([row], form)
+        except ValueError:
+            return f", {place} ({(row.query or row.text or '')[:40]!r})"
+    return ""
 
 
 def padding(chunks: list[PackedBatch], ranks: Ranks, tokens: int) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from tests.models import form, mixed_rows, unified
 from tests.unified_lm.test_slots import ulme
+from unified_lm.data.rows import Row
 from unified_lm.training import checkpoint
 from unified_lm.training.loop import Runtime, train
 from unified_lm.training.optimizer import Optim
@@ -130,6 +131,22 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path):
     assert "does not match its digest" in said[0]
     with pytest.raises(ValueError, match="not to run-b"):
         checkpoint.latest(tmp_path, "run-b")
+
+
+class Named(Shuffled):
+    """One row of which has an instruction that leaves no room for its text."""
+
+    def batch(self, step: int) -> list:
+        rows = super().batch(step)
+        return [*rows[:4], Row(query="too long", positive="p", instruction="and on " * 2000), *rows[5:]]
+
+    def ids(self, step: int) -> list[str]:
+        return [f"stream/source[{number}]" for number in range(9)]
+
+
+def test_a_row_that_cannot_be_used_is_named_by_its_place_in_the_data(tmp_path):
+    with pytest.raises(ValueError, match=r"step 0, stream/source\[4\] \('too long'\): .* leave no room"):
+        run(tmp_path, batches=Named())
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_its_step(tmp_path):
