@@ -9,6 +9,7 @@ PIP_ARGS ?=
 SCALE ?= mini
 SEEDS ?= 0
 OVERRIDES ?=
+DEVICE ?= cpu
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -21,7 +22,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test report doctor check-data
+.PHONY: help setup demo test report doctor bench check-data
 
 help: ## this list
 	@grep -hE '^[a-zA-Z%_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -62,3 +63,6 @@ doctor: setup ## what this machine can run, with a remedy for each problem
 
 check-data: setup ## open every data set of the suites at its pin, or in OVERRIDES=data_mirror=DIR, and list all failures
 	@$(BIN)/python -m experiments.check_data $(OVERRIDES)
+
+bench: setup ## our speed and memory beside the peers', as ratios (under 15 minutes): DEVICE=cpu|cuda
+	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m experiments.bench device=$(DEVICE)

@@ -1,0 +1,76 @@
+"""`make bench`: measure, print a line as each is known, and write outputs/bench/<device>.json, .md and .svg."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from experiments.bench.measure import Line
+from experiments.bench.shown import plot, table
+from experiments.errors import UsageError, told
+from experiments.files import write, write_json
+from experiments.places import outputs, shown
+from experiments.provenance import git, hardware, versions
+
+USAGE = (
+    "usage: python -m experiments.bench [device=cpu|cuda] [only=losses,encoding,training,harnesses] [size=1] "
+    "[repeats=3]"
+)
+GROUPS = ("losses", "encoding", "training", "harnesses")
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if set(given) - {"device", "only", "size", "repeats"}:
+        raise UsageError(USAGE)
+    only = given.get("only", ",".join(GROUPS)).split(",")
+    if set(only) - set(GROUPS):
+        raise UsageError(USAGE)
+    size, repeats = int(given.get("size", 1)), int(given.get("repeats", 3))
+    device = given.get("device", "cpu")
+    if device == "cuda":
+        from experiments.bench import cuda
+
+        return cuda.main(repeats)
+    began, load = time.monotonic(), os.getloadavg()[0]
+    found = []
+    for line in measured(only, size, repeats):
+        found.append(line)
+        mark = {True: "ok  ", False: "MISS", None: "    "}[line.reached]
+        print(f"{mark} {line.what}: {line.ratio:.2f}x, memory {line.memory:.2f}x of {line.peer}", flush=True)
+    facts = {
+        "hardware": hardware(),
+        "versions": versions(),
+        "git": git(),
+        "threads": 1,
+        "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "size": size,
+    }
+    name = device if size == 1 and set(only) == set(GROUPS) else f"{device}-{'-'.join(only)}-{size}"
+    place = outputs() / "bench" / name
+    write_json(place.with_suffix(".json"), facts | {"lines": [line.to_dict() for line in found]})
+    write(place.with_suffix(".md"), table(found, facts))
+    plot(found, place.with_suffix(".svg"))
+    print(table(found, facts))
+    print(f"written: {shown(place)}.json, .md, .svg")
+    return 0
+
+
+def measured(only: Sequence[str], size: int, repeats: int) -> Iterator[Line]:
+    import importlib
+
+    import torch
+
+    from experiments.bench.material import Material
+
+    torch.set_num_threads(1)
+    material = Material(size=size)
+    for group in only:
+        lines: Callable[[Material, int], Iterator[Line]] = importlib.import_module(f"experiments.bench.{group}").lines
+        yield from lines(material, repeats)
+
+
+if __name__ == "__main__":
+    sys.exit(told(main)())

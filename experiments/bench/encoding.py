@@ -1,0 +1,91 @@
+"""Texts in, vectors out: against sentence-transformers' `encode`, against the bare products, and a second time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from experiments.bench.material import Material
+from experiments.bench.measure import Line, compared
+from unified_lm.encode import Encoder
+from unified_lm.flops import linears
+from unified_lm.store import Store
+
+BUDGET = 1024  # tokens a pack: what fits a core's cache
+GOALS = {"passages": 1.25, "long tail": 2.0, "queries": 1.0}
+
+
+def lines(material: Material, repeats: int) -> Iterator[Line]:
+    encoder, peer = material.encoder(material.ours(), BUDGET), material.peer()
+    for name, texts in material.sets.items():
+        ours = encoder.encode(texts, side="document")
+        theirs = peer.encode(texts, batch_size=32, show_progress_bar=False)
+        cosine = float((ours * theirs).sum(1).min())
+        if not cosine >= 0.99999:
+            raise AssertionError(f"{name}: vectors differ from sentence-transformers' (cosine {cosine:.6f})")
+        yield compared(
+            f"encode {name}",
+            lambda texts=texts: encoder.encode(texts, side="document"),
+            {
+                f"sentence-transformers, batches of {size}": lambda texts=texts, size=size: peer.encode(
+                    texts, batch_size=size, show_progress_bar=False
+                )
+                for size in (8, 32)
+            },
+            parity=f"least cosine {cosine:.6f}",
+            repeats=repeats,
+            goal=GOALS[name],
+            note=described(encoder, texts),
+        )
+    yield bound(encoder, material.sets["passages"], repeats)
+    yield second(encoder, material.sets["passages"], repeats)
+
+
+def described(encoder: Encoder, texts: list[str]) -> str:
+    lengths = np.array([len(sequence) for sequence in encoder.sequences(texts, "document")])
+    p50, p95 = np.percentile(lengths, [50, 95])
+    return f"{len(texts)} texts, tokens: mean {lengths.mean():.0f}, p50 {p50:.0f}, p95 {p95:.0f}, max {lengths.max()}"
+
+
+def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+    """The share of the time that the linear layers' products alone need, on as many rows: 1 is the limit."""
+    tokens = sum(map(len, encoder.sequences(texts, "document")))
+    layers = [layer.weight.detach() for layer in linears(encoder.model)]
+    inputs = {width: torch.randn(BUDGET, width) for width in {weight.shape[1] for weight in layers}}
+
+    def products() -> None:
+        for _ in range(tokens // BUDGET):
+            for weight in layers:
+                torch.mm(inputs[weight.shape[1]], weight.T)
+
+    return compared(
+        "encode passages, of the products' time",
+        lambda: encoder.encode(texts, side="document"),
+        {"the linear layers' products alone": products},
+        parity="equal rows and weights",
+        repeats=repeats,
+        goal=0.5,
+    )
+
+
+def second(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+    """Scoring the same corpus again, from the store."""
+    with tempfile.TemporaryDirectory(prefix="bench_store_") as folder:
+        kept = replace(encoder, store=Store(folder=Path(folder)))
+        first = kept.encode(texts, side="document")
+        same = bool((kept.encode(texts, side="document") == first).all())
+        if not same:
+            raise AssertionError("the store gave other vectors than were computed")
+        return compared(
+            "a corpus again, from the store",
+            lambda: kept.encode(texts, side="document"),
+            {"computing it": lambda: encoder.encode(texts, side="document")},
+            parity="bit-equal",
+            repeats=repeats,
+            goal=10.0,
+        )

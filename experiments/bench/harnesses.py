@@ -1,0 +1,94 @@
+"""What the scoring libraries' own loops cost beside ours."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from evals.instructions import read
+from evals.mteb_suite import MtebSuite
+from evals.offline import CodeRetrieval
+from evals.score import Subject
+from experiments.bench.material import Material
+from experiments.bench.measure import Line, compared
+from unified_lm.encode import Encoder
+from unified_lm.generate import Generator
+
+BATCH = 8
+
+
+def lines(material: Material, repeats: int) -> Iterator[Line]:
+    yield retrieval(material, repeats)
+    yield likelihoods(material, repeats)
+
+
+class Noting:
+    """An embedder that keeps what it was asked, so that the same can be encoded without a benchmark around it."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.identity, self.similarity = encoder.identity, encoder.similarity
+        self.readout, self.attention = encoder.readout, encoder.attention
+        self.asked: list[tuple[list[str], str, str]] = []
+
+    def encode(self, texts: list[str], *, side: str, instruction: str = ""):
+        self.asked.append((list(texts), side, instruction))
+        return self._encoder.encode(texts, side=side, instruction=instruction)
+
+
+def retrieval(material: Material, repeats: int) -> Line:
+    """A task through mteb's own loop and our wrapper, against encoding its texts and nothing else."""
+    encoder = material.encoder(material.ours(), 1024)
+    source = CodeRetrieval(groups=24 // material.size, group=6, queries=2)
+    suite = MtebSuite(name="bench", sources=(source,), instructions=read("offline"))
+
+    def scored(embedder: Encoder | Noting) -> None:
+        with tempfile.TemporaryDirectory(prefix="bench_mteb_") as folder:
+            suite.score(Subject(name="bench", embedder=embedder), folder=Path(folder))
+
+    noting = Noting(encoder)
+    scored(noting)
+
+    def bare() -> None:
+        for texts, side, instruction in noting.asked:
+            encoder.encode(texts, side=side, instruction=instruction)
+
+    return compared(
+        "a retrieval task through mteb (1 is no overhead)",
+        lambda: scored(encoder),
+        {"encoding its texts alone": bare},
+        parity=f"the same {sum(len(texts) for texts, _, _ in noting.asked)} texts",
+        repeats=repeats,
+        goal=0.8,
+    )
+
+
+def likelihoods(material: Material, repeats: int) -> Line:
+    """Log-likelihoods of answers: ours against lm-eval's own loop on the stock decoder."""
+    from lm_eval.models.huggingface import HFLM
+
+    rows = material.pairs[: 96 // material.size]
+    encode = material.tokenizer.encode
+    pairs = [(encode(row.query + "\n" + row.positive[:600]), encode(" " + row.answer)) for row in rows]
+    generator = Generator(material.ours(), weights="bench")
+    stock = copy.deepcopy(material.decoder)
+    peers = {
+        f"lm-eval, batches of {size}": HFLM(pretrained=stock, tokenizer=material.tokenizer, batch_size=size)
+        for size in (1, BATCH)
+    }
+    requests = [(("", str(i)), context, answer) for i, (context, answer) in enumerate(pairs)]
+    ours = [found.logprob for found in generator.logprobs(pairs)]
+    theirs = [value for value, _ in peers[f"lm-eval, batches of {BATCH}"]._loglikelihood_tokens(requests, True)]
+    worst = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+    if not worst <= 1e-4:
+        raise AssertionError(f"log-likelihoods differ from lm-eval's by {worst:.1e}")
+    return compared(
+        f"log-likelihoods of {len(pairs)} answers",
+        lambda: generator.logprobs(pairs),
+        {name: lambda peer=peer: peer._loglikelihood_tokens(requests, True) for name, peer in peers.items()},
+        parity=f"within {worst:.0e}",
+        repeats=repeats,
+        goal=1.0,
+    )

@@ -1,0 +1,119 @@
+"""Timing of two ways to do the same: interleaved in one process, by processor time, with peak memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Medians over repeats: processor seconds of the whole process, wall seconds, and MiB above what it held before."""
+
+    cpu_s: float
+    wall_s: float
+    peak_mib: float
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One comparison. `ratio` is peer over ours in processor time; `memory`: ours over the peer's peak.
+
+    `goal` and `memory_goal` bound them from below and from above (None: no goal). `parity`: what was asserted equal
+    before anything was timed, with the difference found.
+    """
+
+    what: str
+    peer: str
+    parity: str
+    ours: Cost
+    theirs: Cost
+    goal: float | None = None
+    memory_goal: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.theirs.cpu_s / self.ours.cpu_s
+
+    @property
+    def memory(self) -> float:
+        return self.ours.peak_mib / max(self.theirs.peak_mib, 1e-9)
+
+    @property
+    def reached(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.ratio >= self.goal and (self.memory_goal is None or self.memory <= self.memory_goal)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"ratio": self.ratio, "memory": self.memory, "reached": self.reached}
+
+
+def once(run: Callable[[], Any]) -> Cost:
+    """One timed call. The peak is Linux's high-water mark of resident memory, set back before the call."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back, or it would hide what the call needs
+    RESET.write_text("5")
+    before = resident("VmRSS")
+    cpu, wall = time.process_time(), time.perf_counter()
+    run()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Cost(cpu_s=cpu, wall_s=wall, peak_mib=max(0.0, resident("VmHWM") - before), repeats=1)
+
+
+def resident(field: str) -> float:
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) / 1024
+
+
+def interleaved(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, Cost]:
+    """Medians of every way; each round runs all in turn. Of three rounds the median leaves a cold first one out."""
+    rounds: dict[str, list[Cost]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            rounds[name].append(once(run))
+    return {name: median(costs) for name, costs in rounds.items()}
+
+
+def median(costs: list[Cost]) -> Cost:
+    names = ("cpu_s", "wall_s", "peak_mib")
+    return replace(
+        costs[0], **{n: statistics.median(getattr(c, n) for c in costs) for n in names}, repeats=len(costs)
+    )
+
+
+def compared(
+    what: str,
+    ours: Callable[[], Any],
+    peers: Mapping[str, Callable[[], Any]],
+    *,
+    parity: str,
+    repeats: int,
+    goal: float | None = None,
+    memory_goal: float | None = None,
+    note: str = "",
+) -> Line:
+    """Ours against the fastest of the peer's settings."""
+    costs = interleaved({"ours": ours, **peers}, repeats)
+    best = min(peers, key=lambda name: costs[name].cpu_s)
+    others = [f"{name}: {costs[name].cpu_s:.2f} s, {costs[name].peak_mib:.0f} MiB" for name in peers if name != best]
+    return Line(
+        what=what,
+        peer=best,
+        parity=parity,
+        ours=costs["ours"],
+        theirs=costs[best],
+        goal=goal,
+        memory_goal=memory_goal,
+        note="; ".join([note, *others] if note else others),
+    )

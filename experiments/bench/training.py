@@ -1,0 +1,159 @@
+"""Training steps: cached contrastive against sentence-transformers, one packed forward against three padded ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.bench.material import Material
+from experiments.bench.measure import Line, compared
+from unified_lm.data.rows import Row
+from unified_lm.methods.contrastive import Contrastive
+from unified_lm.methods.ulme import Ulme
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import IGNORED, Sequence, pack
+from unified_lm.prompts import Format
+from unified_lm.training.distributed import Ranks
+from unified_lm.training.objective import Randomness, Reader, accumulate
+
+PAIRS, TRIPLES, SLOTS, BUDGET, TEMPERATURE = 32, 24, 8, 1024, 0.05
+
+
+def lines(material: Material, repeats: int) -> Iterator[Line]:
+    yield contrastive(material, repeats)
+    yield unified(material, repeats)
+
+
+def distinct(rows: list[Row], count: int) -> list[Row]:
+    """The first rows whose texts all differ: the peer masks no duplicates."""
+    seen: set[str] = set()
+    chosen = []
+    for row in rows:
+        if not {row.query, row.positive} & seen:
+            seen |= {row.query, row.positive}
+            chosen.append(row)
+    return chosen[:count]
+
+
+def step(model: UnifiedLM, method: Contrastive | Ulme, form: Format, rows: list[Row], budget: int) -> dict[str, float]:
+    """The gradient of one batch, text in: what the training loop does between two optimizer steps."""
+    model.zero_grad(set_to_none=True)
+    chunks = pack(method.sequences(rows, form), budget)
+    return accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+
+
+def gradient(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+
+
+def same(ours: float, theirs: float, a: Tensor, b: Tensor) -> str:
+    """Raises AssertionError where loss or gradient differ by more than 1e-4 of their size."""
+    loss, grad = abs(ours - theirs) / abs(theirs), float((a - b).norm() / b.norm())
+    if not (loss <= 1e-4 and grad <= 1e-4):
+        raise AssertionError(f"the steps differ: loss {ours} and {theirs}, gradient by {grad:.1e}")
+    return f"loss {theirs:.5f} within {loss:.0e}, gradient within {grad:.0e}"
+
+
+def contrastive(material: Material, repeats: int) -> Line:
+    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+
+    rows = distinct(material.pairs, PAIRS // material.size)
+    model, form = material.ours(), material.form()
+    method = Contrastive(temperature=TEMPERATURE, symmetric=False, readout="mean")
+    peer = material.peer()
+    sides = [[row.query for row in rows], [row.positive for row in rows]]
+
+    def cached(**options: int) -> Callable[[], float]:
+        loss = CachedMultipleNegativesRankingLoss(peer, scale=1 / TEMPERATURE, **options)
+
+        def run() -> float:
+            peer.zero_grad(set_to_none=True)
+            value = loss([peer.preprocess(texts) for texts in sides], None)
+            value.backward()
+            return float(value.detach())
+
+        return run
+
+    peers = {
+        "CachedMultipleNegativesRankingLoss, batches of 8": cached(mini_batch_size=8),
+        f"CachedMultipleNegativesRankingLoss, {BUDGET} tokens": cached(mini_batch_num_tokens=BUDGET),
+    }
+    found = step(model, method, form, rows, BUDGET)["contrastive"]
+    wanted = next(iter(peers.values()))()
+    body = gradient(model.backbone.base_model)
+    return compared(
+        f"cached contrastive step, {len(rows)} pairs",
+        lambda: step(model, method, form, rows, BUDGET),
+        peers,
+        parity=same(found, wanted, body, gradient(peer)),
+        repeats=repeats,
+        goal=1.8,
+        memory_goal=0.5,
+    )
+
+
+def unified(material: Material, repeats: int) -> Line:
+    rows = distinct([row for row in material.pairs if row.answer], TRIPLES // material.size)
+    model = UnifiedLM(copy.deepcopy(material.decoder), material.tokenizer, slots=SLOTS)
+    peer = UnifiedLM(copy.deepcopy(material.decoder), material.tokenizer, slots=SLOTS)
+    form = material.form(SLOTS)
+    method = Ulme(
+        slots=SLOTS, temperature=TEMPERATURE, semantic_weight=1.0, generative_weight=1.0, predictive_weight=0.3,
+        target="mean", stop_gradient=True,
+    )  # fmt: skip
+    terms = step(model, method, form, rows, 10**9)
+    found = sum(method.weights[name] * value for name, value in terms.items())
+    wanted = three_forwards(peer, method, form, rows)
+    return compared(
+        f"unified step, {len(rows)} rows of query, {SLOTS} slots, answer and document",
+        lambda: step(model, method, form, rows, 10**9),
+        {"three padded forwards": lambda: three_forwards(peer, method, form, rows)},
+        parity=same(found, wanted, gradient(model), gradient(peer)),
+        repeats=repeats,
+        goal=2.5,
+    )
+
+
+def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Row]) -> float:
+    """The same objective as published code computes it: queries, answers and documents apart, padded, all logits."""
+    model.zero_grad(set_to_none=True)
+    queries = form.queries([row.query for row in rows])
+    answered = form.answered([row.query for row in rows], [row.answer for row in rows])
+    documents = form.documents([row.positive for row in rows])
+    at = torch.arange(len(rows))
+    asked, told, read = (padded(model, sequences) for sequences in (queries, answered, documents))
+    first = torch.tensor([s.spans["slots"][0] for s in queries])
+    semantic = F.normalize(asked[at, first], dim=1)
+    positives = F.normalize(read[at, torch.tensor([s.spans["slots"][0] for s in documents])], dim=1)
+    scores = semantic @ positives.T / TEMPERATURE
+    loss = (F.cross_entropy(scores, at) + F.cross_entropy(scores.T, at)) / 2 * method.semantic_weight
+    labels = torch.full(told.shape[:2], IGNORED)
+    for i, sequence in enumerate(answered):
+        labels[i, : len(sequence)] = torch.tensor(sequence.labels)
+    logits = model.backbone.lm_head(told)
+    loss = loss + F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    reason = F.normalize(asked[at, first + method.slots - 1], dim=1)
+    spans = [s.spans["answer"] for s in answered]
+    targets = torch.stack([told[i, a:b].mean(0) for i, (a, b) in enumerate(spans)]).detach()
+    coupling = F.cross_entropy(reason @ F.normalize(targets, dim=1).T / TEMPERATURE, at)
+    loss = loss + method.predictive_weight * coupling
+    loss.backward()
+    return float(loss.detach())
+
+
+def padded(model: UnifiedLM, sequences: list[Sequence]) -> Tensor:
+    """States [n, longest, d] of sequences padded on the right, through transformers' own sdpa attention and mask."""
+    longest = max(map(len, sequences))
+    tokens = torch.full((len(sequences), longest), model.tokenizer.pad_token_id)
+    mask = torch.zeros_like(tokens)
+    for i, sequence in enumerate(sequences):
+        tokens[i, : len(sequence)] = torch.tensor(sequence.tokens)
+        mask[i, : len(sequence)] = 1
+    embeddings = model.embed(tokens.flatten()).unflatten(0, tokens.shape)
+    model.backbone.set_attn_implementation("sdpa")
+    out = model.backbone.base_model(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
+    return out.last_hidden_state

@@ -1,0 +1,82 @@
+"""The bench measures what it says: costs, parity before time, and a GPU plan whose every line runs."""
+
+import time
+
+import pytest
+import torch
+
+from experiments.bench import cuda, losses, measure
+from experiments.bench.shown import plot, table
+from experiments.errors import UsageError
+
+
+class Small:
+    size = 32
+
+
+def test_costs_are_processor_seconds_and_the_peak_of_what_a_call_needs():
+    def work() -> None:
+        torch.ones(64, 2**18).mul_(2)  # 64 MiB
+        stop = time.process_time() + 0.05
+        while time.process_time() < stop:
+            pass
+
+    cost = measure.once(work)
+    assert cost.cpu_s >= 0.05 and 60 <= cost.peak_mib <= 90
+    assert measure.once(lambda: time.sleep(0.2)).cpu_s < 0.1
+
+
+def test_ways_alternate_and_the_fastest_setting_of_the_peer_is_the_peer():
+    calls = []
+
+    def spends(name: str, seconds: float):
+        def run() -> None:
+            calls.append(name)
+            stop = time.process_time() + seconds
+            while time.process_time() < stop:
+                pass
+
+        return run
+
+    peers = {"slow": spends("slow", 0.03), "quick": spends("quick", 0.02)}
+    line = measure.compared("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
+    assert calls == ["ours", "slow", "quick"] * 2
+    assert line.peer == "quick" and line.ratio > 1.2 and line.reached and "slow:" in line.note
+    assert measure.compared("work", peers["slow"], peers, parity="", repeats=1, goal=9.0).reached is False
+
+
+def test_a_bench_of_the_losses_asserts_parity_first_and_is_shown(tmp_path, monkeypatch):
+    found = list(losses.lines(Small(), 1))
+    assert len(found) == 2 and all("within" in line.parity for line in found)
+    facts = {
+        "hardware": {"cpu": "x", "cores": 2, "memory_gib": 1.0},
+        "versions": {"torch": "1", "transformers": "1", "sentence-transformers": "1"},
+        "load_before": 0.1, "load_after": 0.2, "minutes": 1.0,
+    }  # fmt: skip
+    shown = table(found, facts)
+    assert found[0].what in shown and "| ≥ 1.00 |" in shown and "| ≤ 0.25 |" in shown
+    plot(found, tmp_path / "bench.svg")
+    assert (tmp_path / "bench.svg").stat().st_size > 1000
+    monkeypatch.setattr(losses, "info_nce", lambda *args, **more: (args[0] * 1.01).sum() / 1e3)
+    with pytest.raises((AssertionError, RuntimeError)):
+        next(losses.lines(Small(), 1))
+
+
+TINY = cuda.Shape(
+    name="0.6B", hidden=32, inner=64, layers=2, heads=4, groups=2, head=8, vocab=300, tokens=600, budget=128
+)
+
+
+def test_every_line_of_the_gpu_plan_runs_at_a_tiny_shape(monkeypatch):
+    monkeypatch.setitem(cuda.SETS, "long", (60, 0.4))
+    found = list(cuda.plan(torch.device("cpu"), torch.float32, [TINY], 1))
+    names = " ".join(line.what for line in found)
+    parts = ("padded", "plain", "cached", "kernel sdpa, prefix", "head of 128 tokens, torch", "InfoNCE")
+    assert [part for part in (*cuda.SETS, *parts) if part not in names] == []
+    assert all(line.seconds > 0 and cuda.told(line) for line in found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU is told")
+def test_a_machine_without_a_gpu_is_told_so():
+    with pytest.raises(UsageError, match="make doctor"):
+        cuda.main(3)
