@@ -125,7 +125,20 @@ def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
     libraries = versions(SCORING)
     decided = [libraries, checkpoint, config["scoring"]]
-    return {name: digest([what(suite), *decided])[:16] for name, suite in config["evals"].items()}
+    return {name: digest([mirrored(what(suite)), *decided])[:16] for name, suite in config["evals"].items()}
+
+
+def mirrored(suite: Any) -> Any:
+    """A suite's settings with the state of its data mirror in place of its path: names, sizes and times of its files.
+
+    Cheap, and it only decides whether the suite is asked again; a score itself is named by the content that it read.
+    """
+    if not isinstance(suite, dict) or not suite.get("mirror"):
+        return suite
+    root = Path(suite["mirror"])
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    states = [(path.relative_to(root).as_posix(), path.stat()) for path in files]
+    return suite | {"mirror": [[name, state.st_size, state.st_mtime_ns] for name, state in states]}
 
 
 def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import mteb
 import pytest
 
-from experiments import check_data, score
+from experiments import check_data, record, score
 from experiments.errors import UsageError
 from experiments.score import chosen
 from unified_lm.backbones import Tiny
@@ -40,6 +40,18 @@ def test_any_task_of_a_library_is_scored_on_any_model_and_written_down(
     assert (found["suite"], found["task"], found["n"]) == ("mteb", "STSBenchmark", 4)
     assert found["revision"].startswith("mirror:") and found["prompt"] == "Retrieve semantically similar text."
     assert f"{found['value']:.4f}" in printed and str(written.parent.name) in printed
+
+
+def test_a_changed_mirror_is_asked_again_and_an_unchanged_or_moved_one_is_not(mirror: Path) -> None:
+    def asked(folder: Path) -> dict[str, str]:
+        return record.asked({"evals": {"s": {"mirror": str(folder)}}, "scoring": {}}, "d")
+
+    before = asked(mirror)
+    assert asked(mirror) == before
+    moved = mirror.rename(mirror.parent / "moved")
+    assert asked(moved) == before
+    next(moved.rglob("test.jsonl")).write_text("{}\n")
+    assert asked(moved) != before
 
 
 def test_tasks_choose_of_the_suite_that_takes_any_and_cut_any_other() -> None:
