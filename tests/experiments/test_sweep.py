@@ -1,5 +1,6 @@
 """A sweep: every job runs, the failed ones are told, and each leaves its own log."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,22 +13,22 @@ from experiments.identity import identify
 from experiments.run import main
 from experiments.sweep import combinations
 
+ROOT = Path(__file__).parents[2]
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
 
-@pytest.fixture(autouse=True)
-def own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["pytest"])
+def swept(*overrides: str) -> subprocess.CompletedProcess[str]:
+    """A sweep in a process of its own, with real workers: Hydra takes over a process's logging and streams."""
+    command = [sys.executable, "-m", "experiments.run", "-m", *JOB, *overrides]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_one_failing_job_does_not_stop_the_others_and_is_listed(
-    here: None, outputs: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    code = main(["-m", *JOB, "optim.learning_rate=-1,1e-4", "seed=0,1"])
-    assert code == 1
-    said = capfd.readouterr().out
+def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -> None:
+    done = swept("optim.learning_rate=-1,1e-4", "seed=0,1")
+    assert done.returncode == 1
+    said = done.stdout
     assert "2 of 4 jobs done, 2 failed" in said
-    assert said.count("failed: ") == 2
+    assert said.count("failed: ") == 2, said
     for rate, status in (("-1", "failed"), ("1e-4", "finished")):
         for seed in (0, 1):
             run = identify(compose([*JOB, f"optim.learning_rate={rate}", f"seed={seed}"]))
@@ -37,9 +38,9 @@ def test_one_failing_job_does_not_stop_the_others_and_is_listed(
     assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}
 
 
-def test_a_sweep_in_which_all_is_well_exits_with_zero(here: None, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", *JOB, "seed=range(2)"]) == 0
-    assert "2 of 2 jobs done, 0 failed" in capfd.readouterr().out
+def test_a_sweep_in_which_all_is_well_exits_with_zero() -> None:
+    done = swept("seed=range(2)")
+    assert done.returncode == 0 and "2 of 2 jobs done, 0 failed" in done.stdout
 
 
 def test_a_mistake_stops_a_sweep_before_any_work(outputs: Path) -> None:
