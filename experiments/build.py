@@ -87,6 +87,8 @@ class Experiment:
                 )
         if self.trains:
             self.launch.require(self.method)
+            if getattr(self.method, "temperature", 1.0) <= 0:
+                raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"

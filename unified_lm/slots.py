@@ -38,7 +38,7 @@ class Slots(nn.Module):
         """
         table = embedding.weight.detach().float() * float(getattr(embedding, "embed_scale", 1.0))
         count, width = self.vectors.shape
-        noise = torch.randn(count, width, generator=torch.Generator().manual_seed(count)).to(table.device)
+        noise = torch.randn(count, width).to(table.device)  # from the run's seed, so that seeds differ in it
         norm = table.norm(dim=1).mean() / width**0.5
         if kind == "words":
             ids = [tokenizer.encode(words[i % len(words)], add_special_tokens=False)[0] for i in range(count)]

@@ -8,16 +8,19 @@ method that shares them, and another tokenizer or template can never find it.
 from __future__ import annotations
 
 import hashlib
+import logging
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from unified_lm.cache import cache_dir, digest
 
+log = logging.getLogger(__name__)
 Tokenized = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that each stands for
 AT_ONCE = 500  # variables of one SQL statement
 
@@ -38,20 +41,32 @@ class TokenCache:
         self.lock = threading.Lock()
         self.connection: sqlite3.Connection | None = None
         self.hits = self.misses = 0
+        self.broken = False
 
     def __call__(self, strings: Sequence[str]) -> list[Tokenized]:
         """`tokenized`, with what is known read and what is new written."""
         keys = [hashlib.blake2b(string.encode(), digest_size=16).digest() for string in strings]
         with self.lock:
-            known = self.read(list(dict.fromkeys(keys)))
+            known = self.stored(lambda: self.read(list(dict.fromkeys(keys)))) or {}
             new = {key: string for key, string in zip(keys, strings, strict=True) if key not in known}
             if new:
                 made = dict(zip(new, tokenized(self.tokenizer, list(new.values())), strict=True))
-                self.write(made)
+                self.stored(lambda: self.write(made))
                 known |= made
         self.hits += len(keys) - len(new)
         self.misses += len(new)
         return [known[key] for key in keys]
+
+    def stored(self, use: Callable[[], Any]) -> Any:
+        """The result of one use of the file; None, and a warning the first time, where the file cannot be used."""
+        if self.broken:
+            return None
+        try:
+            return use()
+        except (sqlite3.Error, OSError) as error:
+            self.broken = True
+            log.warning("%s cannot be used (%s): strings are tokenized again; delete it", self.path, error)
+            return None
 
     def opened(self) -> sqlite3.Connection:
         if self.connection is None:

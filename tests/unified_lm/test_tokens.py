@@ -28,6 +28,16 @@ def test_another_tokenizer_finds_nothing(tmp_path):
     assert cache.hits == 1  # the text that stands twice
 
 
+def test_a_damaged_file_costs_time_and_nothing_else(tmp_path, caplog):
+    tokenizer = Tiny().load().tokenizer
+    TokenCache(tokenizer, tmp_path)(STRINGS)
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"no database" * 500)
+    cache = TokenCache(tokenizer, tmp_path)
+    assert cache(STRINGS) == cache(STRINGS) == tokenized(tokenizer, STRINGS)
+    assert caplog.text.count("cannot be used") == 1
+
+
 def test_threads_and_processes_may_share_it(tmp_path):
     tokenizer = Tiny().load().tokenizer
     caches = [TokenCache(tokenizer, tmp_path) for _ in range(3)]
