@@ -33,7 +33,8 @@ def foreign_run(model: str, overrides: Sequence[str]) -> Run:
         known = [path.name for path in runs().glob("*")]
         raise UsageError(f"model={model} is no run{nearest(model, known)}, no folder and no hub id (ORG/NAME)")
     packaged = model.startswith(PACKAGED)
-    theirs = packaged or any((folder / name).exists() for name in FOREIGN) or "backbone=sentence_transformers" in overrides
+    asked = "backbone=sentence_transformers" in overrides
+    theirs = packaged or asked or any((folder / name).exists() for name in FOREIGN)
     place = str(folder.absolute()) if folder.is_dir() else model
     kind, field = ("sentence_transformers", "model") if theirs else ("hub", "id")
     name = model.removeprefix(PACKAGED).partition("/")[0] if packaged else folder.name

@@ -129,16 +129,19 @@ def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
 
 
 def mirrored(suite: Any) -> Any:
-    """A suite's settings with the state of its data mirror in place of its path: names, sizes and times of its files.
+    """A suite's settings with the state of its local data in place of its path: names, sizes and times of its files.
 
     Cheap, and it only decides whether the suite is asked again; a score itself is named by the content that it read.
     """
-    if not isinstance(suite, dict) or not suite.get("mirror"):
+    if not isinstance(suite, dict):
         return suite
-    root = Path(suite["mirror"])
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    states = [(path.relative_to(root).as_posix(), path.stat()) for path in files]
-    return suite | {"mirror": [[name, state.st_size, state.st_mtime_ns] for name, state in states]}
+    return suite | {key: state(Path(suite[key])) for key in ("mirror", "folder", "file") if suite.get(key)}
+
+
+def state(place: Path) -> list[list[Any]]:
+    files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+    found = [(path.relative_to(place).as_posix(), path.stat()) for path in files if path.exists()]
+    return [[name, one.st_size, one.st_mtime_ns] for name, one in found]
 
 
 def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -141,3 +141,17 @@ def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert notes.read_text(encoding="utf-8").split() == ["in", "out"] * 3
+
+
+@pytest.mark.parametrize(("suite", "key"), [("local_sts", "file"), ("local_beir", "folder")])
+def test_a_suite_over_local_data_is_asked_again_when_the_data_changes(tmp_path: Path, suite: str, key: str) -> None:
+    place = tmp_path / "data"
+    if key == "folder":
+        place.mkdir()
+    text = place / "corpus.jsonl" if key == "folder" else place
+    text.write_text("one")
+    config = compose(["scale=tiny", f"evals=[{suite}]", f"evals.{suite}.{key}={place}"]).resolved
+    before = record.asked(config, "weights")
+    assert record.asked(config, "weights") == before
+    text.write_text("another")
+    assert record.asked(config, "weights") != before
