@@ -87,7 +87,8 @@ def hidden_states(
 def next_token_logits(model: UnifiedLM, states: Float[Tensor, "k d"]) -> Float[Tensor, "k V"]:
     """Logits in float32 or wider. The head runs in its weights' own dtype: bfloat16 logits would tie unequal tokens."""
     head = model.backbone.get_output_embeddings()
-    logits = head(states.to(head.weight.dtype))
+    with torch.autocast(states.device.type, enabled=False):
+        logits = head(states.to(head.weight.dtype))
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     cap = getattr(model.backbone.config.get_text_config(), "final_logit_softcapping", None)
     return logits if cap is None else cap * (logits / cap).tanh()

@@ -205,7 +205,9 @@ class Generator:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        with evaluating(self.model), adapters_off(self.model) if self.without_adapters else nullcontext():
+        """The model as it works here. One precision context for all forwards: autocast then casts each weight once."""
+        adapters = adapters_off(self.model) if self.without_adapters else nullcontext()
+        with evaluating(self.model), adapters, self.model.precision():
             yield
 
     def _packed(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:

@@ -7,6 +7,7 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from unified_lm.attention.plan import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.conversation import answer_header, written
+from unified_lm.decoding import next_token_logits
 from unified_lm.generate import Generator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
@@ -250,3 +251,16 @@ def test_generation_has_no_dropout_and_leaves_training_as_it_was() -> None:
     prompts = ids_of(generator)
     assert generator.generate(prompts, 8) == generator.generate(prompts, 8) == generator_of().generate(prompts, 8)
     assert generator.model.training and not generator.model.backbone.lm_head.training
+
+
+def test_in_bfloat16_autocast_the_head_stays_in_float32_and_likelihoods_stay_close(generator: Generator) -> None:
+    loaded = DECODERS["llama"].load()
+    half = Generator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=torch.bfloat16), weights="tiny")
+    states = torch.randn(3, half.model.width)
+    with torch.no_grad(), half.model.precision():
+        logits = next_token_logits(half.model, states.bfloat16())
+    assert logits.dtype == torch.float32 and not torch.equal(logits, logits.bfloat16().float())
+    pairs = [(ids_of(generator)[0], continuation) for continuation in ids_of(generator)]
+    for one, other in zip(half.logprobs(pairs), generator.logprobs(pairs), strict=True):
+        assert one.logprob == pytest.approx(other.logprob, rel=0.05)
+    assert half.identity != {**generator.identity, "weights": "tiny"}
