@@ -42,11 +42,13 @@ class Lengths:
 class Scoring:
     """How a model is put to its suites.
 
-    `slots`: whether they stand before the answer when the model generates; `readouts`: scored beside the method's own.
+    `slots`: whether they stand before the answer when the model generates; `readouts`: scored beside the method's own;
+    `steps`: checkpoints along the way that are scored beside the last.
     """
 
     slots: bool
     readouts: Sequence[str]
+    steps: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from experiments.teacher import taught
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
 from unified_lm.selfcheck import check_attention
+from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks, process_group
 from unified_lm.training.loop import TrainResult, train
 from unified_lm.training.watch import REQUEUE, Preempted
@@ -184,20 +185,34 @@ def score(
 ) -> dict[str, Any]:
     """Score the suites that are asked for and not there yet, writing after each."""
     wanted = record.asked(entry["config"], entry["digest"])
-    scored = subjects(experiment, made, entry["digest"], entry["step"])
     for name, suite in experiment.evals.items():
         if entry["suites"].get(name) == wanted[name]:
             continue
         began = time.monotonic()
         scores = [
             one.to_dict()
-            for each in scored
+            for digest, step in weights_of(experiment, made, entry, folder)
+            for each in subjects(experiment, made, digest, step)
             for one in suite.score(each, folder=folder / "scores", progress=progress.scoring(name))
         ]
         entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores))
         mirror.scores(scores)
         print(f"score {name}: {len(scores)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return entry
+
+
+def weights_of(
+    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path
+) -> Iterator[tuple[str, int | None]]:
+    """Digest and step of the weights in the model: each checkpoint along the way that is asked for, then the last."""
+    along = [step for step in experiment.scoring.steps if step != entry["step"]] if experiment.trains else []
+    for step in along:
+        saved = checkpoint.at_step(folder / "checkpoint", step, entry["run_id"])
+        checkpoint.load_weights(saved, made.model)
+        yield saved.digest, step
+    if along:
+        restore(made.model, folder, entry)
+    yield entry["digest"], entry["step"]
 
 
 def keep_log(folder: Path) -> None:

@@ -40,7 +40,8 @@ class Column:
 class Row:
     """One experiment. `undefined`: columns that it cannot have by its nature (BM25 has no perplexity).
 
-    `deterministic`: nothing in it depends on the seed, so one run stands for all seeds.
+    `deterministic`: nothing in it depends on the seed, so one run stands for all seeds. `step`: a checkpoint along the
+    way instead of the last (its experiment, or `overrides`, must ask for it in `scoring.steps`).
     """
 
     key: str
@@ -50,6 +51,7 @@ class Row:
     overrides: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
     deterministic: bool = False
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ def measure(made: Made, row: Row, column: Column) -> Measure | None:
         if (score["suite"], score["task"], score["metric"]) == (column.suite, column.task, column.metric)
         and (column.subset is None or score["subset"] == column.subset)
         and (not readout or score["readout"] in NO_READOUT or score["readout"] == readout)
-        and score["step"] == made.record["step"]
+        and score["step"] == (made.record["step"] if row.step is None else row.step)
     ]
     if not fitting:
         return None
@@ -131,7 +131,7 @@ def lines(
     for row in definition.rows:
         published = tuple(sorted(definition.reported.get(row.key, {}).items()))
         identities = tuple(made.identity for made in runs[row.key])
-        groups.setdefault((identities, row.readout, row.undefined, published), []).append(row)
+        groups.setdefault((identities, row.readout, row.step, row.undefined, published), []).append(row)
     return tuple(
         Line(rows=tuple(group), runs=tuple(runs[group[0].key]), cells=cells[group[0].key]) for group in groups.values()
     )

@@ -1,6 +1,7 @@
 """Every kind of row of tables 1 to 5 runs from its command line to its scores, chains of stages included."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from experiments.compose import compose
 from experiments.execute import ensure
 from experiments.identity import Run, identify
 from experiments.models import opened
+from experiments.tables.definition import Column, Row
+from experiments.tables.fill import Made, measure
 from unified_lm.data.derived import TeacherVectors
 from unified_lm.texts import text_hash
 
@@ -101,3 +104,29 @@ def test_a_teacher_is_trained_first_and_its_vectors_of_the_answers_are_made_once
 def test_a_teacher_for_a_method_that_reads_none_is_refused(here: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert ensure(a_run("t4_ulme", "teacher=t1_base")) != 0
     assert "method Ulme reads none" in capsys.readouterr().err
+
+
+def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
+    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pairs.tsv"
+    pairs = [("one thing", "one thing", 5), ("a cat", "a small cat", 4), ("a cat", "the tax", 1), ("up", "six", 0)]
+    file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in pairs))
+    asked = ["evals=[local_sts]", f"evals.local_sts.file={file}", "optim.steps=4", "optim.learning_rate=1e-2"]
+    kept = ["runtime.save_every=1", "runtime.keep_last=9"]
+    run = a_run("t15_ulme", *asked, *kept, "scoring.steps=[1,3]")
+    assert ensure(run) == 0
+    found = record.read(run.folder)
+    by_step = {s["step"]: s["value"] for s in found["scores"] if s["metric"] == "cosine_pearson"}
+    assert set(by_step) == {1, 3, 4} and len(set(by_step.values())) == 3
+
+    column = Column(
+        key="sts", label="STS", suite="local_sts", task="LocalSts", metric="cosine_pearson", better="higher"
+    )
+    made = Made(seed=0, run_id=run.run_id, identity=run.identity, command="", record=found)
+    for step, value in ((None, by_step[4]), (1, by_step[1]), (3, by_step[3])):
+        row = Row(key="ulme", label="ULME", experiment="t15_ulme", step=step)
+        assert measure(made, row, column).value == value
+
+    assert ensure(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]")) == 1
+    assert "no whole checkpoint of step 7; steps that are there: 1, 2, 3, 4" in capsys.readouterr().err

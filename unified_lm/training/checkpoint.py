@@ -140,12 +140,33 @@ def found(folder: Path) -> Saved:
     )
 
 
-def latest(root: Path, identity: str, complain: Callable[[str], None] = lambda text: None) -> Saved | None:
+def at_step(root: Path, step: int, identity: str) -> Saved:
+    """The checkpoint of one step along the way.
+
+    Raises `ValueError` where it was not kept or is damaged, with the steps that are there.
+    """
+    said: list[str] = []
+    saved = latest(root, identity, said.append, only=step)
+    if saved is None:
+        there = ", ".join(path.name.removeprefix("step-") for path in steps(root)) or "none"
+        why = f" ({said[0]})" if said else ""
+        raise ValueError(
+            f"{root} has no whole checkpoint of step {step}{why}; steps that are there: {there}. Train with "
+            "runtime.save_every and runtime.keep_last so that it stays"
+        )
+    return saved
+
+
+def latest(
+    root: Path, identity: str, complain: Callable[[str], None] = lambda text: None, *, only: int | None = None
+) -> Saved | None:
     """The newest checkpoint that is whole; a damaged one is named through `complain` and the one before it is used.
 
-    Raises `ValueError` for a checkpoint of another identity: it is never continued.
+    `only`: of this step and no other. Raises `ValueError` for a checkpoint of another identity: it is never continued.
     """
     for folder in reversed(steps(root)):
+        if only is not None and folder.name != f"step-{only}":
+            continue
         try:
             state = json.loads((folder / "state.json").read_text())
         except (OSError, ValueError) as error:
