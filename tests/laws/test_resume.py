@@ -36,7 +36,7 @@ def whole(tmp_path_factory) -> list[dict]:
 
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGTERM, 8), (signal.SIGUSR1, 2)])
 def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, number, at):
-    process = start(tmp_path, pause=0.05)
+    process = start(tmp_path, pause=0.2)
     for line in process.stdout:
         if json.loads(line).get("step") == at:
             os.kill(process.pid, number)
@@ -44,13 +44,13 @@ def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, numbe
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else REQUEUE)
     rest = finish(tmp_path)
     steps = [line for line in rest if "step" in line]
-    assert 1 < steps[0]["step"] <= at + 2
+    assert 1 < steps[0]["step"] <= at + 4
     assert steps == [line for line in whole if line.get("step", 0) >= steps[0]["step"]]
     assert rest[-1]["digest"] == whole[-1]["digest"]
 
 
 def test_a_truncated_checkpoint_is_named_and_the_run_continues_from_the_one_before(tmp_path, whole):
-    process = start(tmp_path, pause=0.05)
+    process = start(tmp_path, pause=0.2)
     for line in process.stdout:
         if json.loads(line).get("step") == 10:
             process.kill()
