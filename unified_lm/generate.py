@@ -1,7 +1,7 @@
 """Text and likelihoods from a decoder, the same alone as in any company.
 
-Likelihoods: requests with a context of their own travel in packs, without padding; requests that share a context read
-it once. Answers are decoded with a cache, in batches padded on the left, where a mask hides the padding.
+Likelihoods: requests travel in packs, without padding; those that share a long context read it once. Answers are
+decoded with a cache, in batches padded on the left, where a mask hides the padding.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
 from unified_lm.prompts import Format
 from unified_lm.trainable import adapters_off
+
+WORTH_SHARING = 128
+"""Tokens that must be saved by reading a common context once: small forwards cost more a token than packs."""
 
 
 class Generator:
@@ -123,17 +126,17 @@ class Generator:
             groups[self.prompt(context, len(continuation) - 1)].append(i)
         results: dict[int, Likelihood] = {}
         with self._working():
-            alone = {prompt: members[0] for prompt, members in groups.items() if len(members) == 1}
-            packed = self._packed(list(alone), [pairs[i][1] for i in alone.values()])
-            for i, scored in zip(alone.values(), packed, strict=True):
+            shared = {p: members for p, members in groups.items() if len(p.ids) * (len(members) - 1) >= WORTH_SHARING}
+            alone = [(prompt, i) for prompt, members in groups.items() if prompt not in shared for i in members]
+            packed = self._packed([prompt for prompt, _ in alone], [pairs[i][1] for _, i in alone])
+            for (_, i), scored in zip(alone, packed, strict=True):
                 results[i] = scored
                 if done:
                     done(len(results))
-            for prompt, members in groups.items():
-                if len(members) > 1:
-                    results.update(zip(members, self._shared(prompt, [pairs[i][1] for i in members]), strict=True))
-                    if done:
-                        done(len(results))
+            for prompt, members in shared.items():
+                results.update(zip(members, self._shared(prompt, [pairs[i][1] for i in members]), strict=True))
+                if done:
+                    done(len(results))
         return [results[i] for i in range(len(pairs))]
 
     def generate(

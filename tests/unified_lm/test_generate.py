@@ -8,7 +8,7 @@ from unified_lm.attention.plan import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.conversation import answer_header, written
 from unified_lm.decoding import next_token_logits
-from unified_lm.generate import Generator
+from unified_lm.generate import WORTH_SHARING, Generator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
 from unified_lm.prompts import Format, Template
@@ -22,6 +22,7 @@ DECODERS = {
     "gemma3 with a window": Tiny(architecture="gemma3", sliding_window=6),
 }
 PROMPTS = ["A query asks a question", "Sort the list, return the first element and", "Translate", "the weather was"]
+LONG = "The retrieval system ranks every document by its similarity with the query and shows the best. " * 6
 CHATML = Template(
     name="chatml",
     query="<|im_start|>user\n{instruction}{text}<|im_end|>\n{slots}",
@@ -76,7 +77,8 @@ def test_alone_and_in_a_batch_of_other_lengths_and_transformers_eager_write_the_
 @pytest.mark.parametrize("name", DECODERS)
 def test_likelihoods_are_those_of_a_full_forward_of_transformers_eager(name: str) -> None:
     generator = generator_of(DECODERS[name])
-    contexts = ids_of(generator)
+    contexts = ids_of(generator, [*PROMPTS, LONG])
+    assert len(contexts[-1]) > WORTH_SHARING
     continuations = ids_of(generator, [" and", " the next token, one position", " the", " water, bread and light"])
     pairs = [(context, continuation) for context in contexts for continuation in continuations]
     pairs += [(contexts[0], generator.model.tokenizer.encode(" a text with a context of its own"))]
@@ -110,16 +112,18 @@ def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generato
 
 
 def test_adding_requests_changes_no_likelihood(generator: Generator) -> None:
-    contexts, (first, second) = ids_of(generator), ids_of(generator, [" the capital of France", " ten"])
-    few = [(contexts[0], first)]
-    many = [(contexts[2], first), (contexts[0], second), *few, (contexts[0], first + second), (contexts[0], second * 3)]
-    assert generator.logprobs(many)[2].logprob == pytest.approx(generator.logprobs(few)[0].logprob, abs=1e-5)
+    other, *contexts = ids_of(generator, [PROMPTS[2], PROMPTS[0], LONG])
+    first, second = ids_of(generator, [" the capital of France", " ten"])
+    for context in contexts:
+        few = [(context, first)]
+        many = [(other, first), (context, second), *few, (context, first + second), (context, second * 3)]
+        assert generator.logprobs(many)[2].logprob == pytest.approx(generator.logprobs(few)[0].logprob, abs=1e-5)
 
 
 def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: Generator) -> None:
     small = Generator(generator.model, weights="tiny", batch_tokens=20)
     prompts = ids_of(generator)
-    pairs = [(prompts[0], continuation[:4]) for continuation in prompts]
+    pairs = [(context, end[:4]) for context in ids_of(generator, [PROMPTS[0], LONG]) for end in prompts]
     assert small.generate(prompts, 8) == generator.generate(prompts, 8)
     for one, other in zip(small.logprobs(pairs), generator.logprobs(pairs), strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
@@ -181,7 +185,7 @@ def test_a_prompt_that_does_not_fit_keeps_its_bos_and_its_end_and_says_what_it_l
 @pytest.mark.parametrize("mode", ["causal", "prefix"])
 def test_the_likelihood_of_an_answer_is_that_of_its_training_row(mode: str) -> None:
     generator = slotted(mode)
-    row = generator.format.answered(["How many numbers are there?"], ["There are one and twenty."])[0]
+    row = generator.format.answered([LONG], ["There are one and twenty."])[0]
     first = next(i for i, label in enumerate(row.labels) if label >= 0) + 1
     prompt = [token for token in row.tokens[:first] if token >= 0]
     last = max(i for i, label in enumerate(row.labels) if label >= 0) + 1
