@@ -85,7 +85,7 @@ class Choices:
 
 
 class Counting(Generator):
-    """A generator that counts how often it is asked."""
+    """A generator that counts how often it is asked, and remembers the prompts it last continued."""
 
     asked = 0
 
@@ -95,6 +95,7 @@ class Counting(Generator):
 
     def generate(self, prompts: Sequence, *args, **options) -> list[Generated]:
         self.asked += 1
+        self.prompts = [list(prompt) for prompt in prompts]
         return super().generate(prompts, *args, **options)
 
 
@@ -338,6 +339,20 @@ def test_a_task_of_lm_evals_own_runs_from_a_mirror_whose_content_is_its_revision
     suite = LmEvalSuite(name="lm", entries=(gsm8k(moved),))
     assert suite.score(subject_of(silent), folder=tmp_path / "scores") == changed
     assert silent.asked == 0
+
+
+def test_the_examples_shown_are_the_same_in_every_run(tmp_path: Path, mirror: Path) -> None:
+    file = mirror / "openai/gsm8k/main/train.jsonl"
+    rows = [{"question": f"What is {a} plus {a}?", "answer": f"#### {2 * a}"} for a in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    suite = LmEvalSuite(name="lm", entries=(gsm8k(mirror),))
+    heard = []
+    for run in range(3):
+        generator = generator_of()
+        suite.score(subject_of(generator), folder=tmp_path / str(run))
+        heard.append(generator.prompts)
+    assert heard[0] == heard[1] == heard[2]
+    assert generator.tokenizer.decode(heard[0][0]).count("<|im_start|>assistant") == 3
 
 
 def test_a_task_of_the_hub_is_read_at_its_commit() -> None:
