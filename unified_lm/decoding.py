@@ -18,6 +18,7 @@ from transformers import DynamicCache, PretrainedConfig
 from unified_lm.model import UnifiedLM
 
 Ids = Sequence[int]
+HEAD_ROWS = 256  # positions whose logits are held at once: a row is as wide as the vocabulary
 
 
 class Likelihood(NamedTuple):
@@ -111,11 +112,20 @@ def batches(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[i
         yield rows
 
 
-def likelihood(logits: Float[Tensor, "k V"], continuation: Ids) -> Likelihood:
-    """What logits[i], in float32, say about continuation[i]."""
-    targets = torch.tensor(continuation, device=logits.device)
-    chosen = logits.log_softmax(dim=-1).gather(1, targets[:, None])
-    return Likelihood(chosen.double().sum().item(), bool((logits.argmax(dim=-1) == targets).all()))
+def likelihoods(
+    model: UnifiedLM, states: Sequence[Float[Tensor, "_ d"]], continuations: Sequence[Ids]
+) -> list[Likelihood]:
+    """Of each continuation, read from the states that its tokens are predicted from; in float32."""
+    rows = torch.cat(list(states))
+    targets = torch.tensor([token for continuation in continuations for token in continuation], device=rows.device)
+    nats, greedy = [], []
+    for few, wanted in zip(rows.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
+        logits = next_token_logits(model, few)
+        nats.append(logits.log_softmax(dim=-1).gather(1, wanted[:, None])[:, 0].double())
+        greedy.append(logits.argmax(dim=-1) == wanted)
+    lengths = [len(continuation) for continuation in continuations]
+    parts = zip(torch.cat(nats).split(lengths), torch.cat(greedy).split(lengths), strict=True)
+    return [Likelihood(own.sum().item(), bool(same.all())) for own, same in parts]
 
 
 def choose(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[torch.Generator]) -> list[int]:

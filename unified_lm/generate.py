@@ -29,7 +29,7 @@ from unified_lm.decoding import (
     first_stop,
     hidden_states,
     last_place,
-    likelihood,
+    likelihoods,
     next_token_logits,
     slides,
 )
@@ -222,17 +222,16 @@ class Generator:
         for batch in pack(rows, self.batch_tokens):
             batch = batch.to(self.model.device)
             states = self.model.states(batch)
-            for row, start in zip(batch.sequences, batch.starts, strict=True):
-                continuation = continuations[row.row]
-                stop = start + len(row)
-                yield likelihood(next_token_logits(self.model, states[stop - len(continuation) : stop]), continuation)
+            stops = [start + len(row) for row, start in zip(batch.sequences, batch.starts, strict=True)]
+            ends = [continuations[row.row] for row in batch.sequences]
+            asked = [states[stop - len(end) : stop] for stop, end in zip(stops, ends, strict=True)]
+            yield from likelihoods(self.model, asked, ends)
 
     def _shared(self, prompt: Prompt, continuations: Sequence[Ids]) -> list[Likelihood]:
         """Likelihoods of continuations of one context, which is read once; padding stands behind, where none looks."""
         past = empty_cache(self.model)
-        states = hidden_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)
-        first = next_token_logits(self.model, states[0, -1:])
-        results = {i: likelihood(first, only) for i, only in enumerate(continuations) if len(only) == 1}
+        first = hidden_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)[0, -1:]
+        asked = {i: first for i, continuation in enumerate(continuations) if len(continuation) == 1}
         rest = {i: continuation[:-1] for i, continuation in enumerate(continuations) if len(continuation) > 1}
         order = list(rest)
         for group in batches([len(rest[i]) for i in order], len(prompt.ids), self.batch_tokens):
@@ -241,10 +240,8 @@ class Generator:
             own = deepcopy(past)
             own.batch_repeat_interleave(len(members))
             states = hidden_states(self.model, [[*rest[i], *[0] * (width - len(rest[i]))] for i in members], past=own)
-            for row, i in zip(states, members, strict=True):
-                logits = torch.cat([first, next_token_logits(self.model, row[: len(rest[i])])])
-                results[i] = likelihood(logits, continuations[i])
-        return [results[i] for i in range(len(continuations))]
+            asked |= {i: torch.cat([first, row[: len(rest[i])]]) for i, row in zip(members, states, strict=True)}
+        return likelihoods(self.model, [asked[i] for i in range(len(continuations))], continuations)
 
     def _decode(
         self,
