@@ -69,7 +69,7 @@ def likelihoods(material: Material, repeats: int) -> Line:
     """Log-likelihoods of answers: ours against lm-eval's own loop on the stock decoder."""
     from lm_eval.models.huggingface import HFLM
 
-    rows = material.pairs[: 96 // material.size]
+    rows = material.pairs[: 64 // material.size]
     encode = material.tokenizer.encode
     pairs = [(encode(row.query + "\n" + row.positive[:600]), encode(" " + row.answer)) for row in rows]
     generator = Generator(material.ours(), weights="bench")

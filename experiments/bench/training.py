@@ -20,7 +20,7 @@ from unified_lm.prompts import Format
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import Randomness, Reader, accumulate
 
-PAIRS, TRIPLES, SLOTS, BUDGET, TEMPERATURE = 32, 24, 8, 1024, 0.05
+PAIRS, TRIPLES, SLOTS, BUDGET, TEMPERATURE = 32, 16, 8, 1024, 0.05
 
 
 def lines(material: Material, repeats: int) -> Iterator[Line]:
