@@ -88,7 +88,6 @@ class Experiment:
                     "use more slots, or a read-out such as last"
                 )
         if self.trains:
-            self.launch.require(self.method)
             if getattr(self.method, "temperature", 1.0) <= 0:
                 raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)

@@ -35,8 +35,22 @@ def ensure(run: Run) -> int:
         if record.complete(entry, run.config):
             print(f"already there: {shown(run.folder)}", flush=True)
             return 0
+        if entry["step"] is not None and not whole(run.folder, entry):
+            print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
+            record.change(run.folder, digest=None, step=None, status="started")
         print(f"{run.run_id} -> {shown(run.folder)}", flush=True)
         return work(run.folder, run.config)
+
+
+def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether the weights that a record names are there as they were saved."""
+    from unified_lm.training import checkpoint
+
+    try:
+        saved = checkpoint.latest(folder / "checkpoint", entry["run_id"])
+    except ValueError as error:  # another run's
+        raise UsageError(str(error)) from error
+    return saved is not None and saved.digest == entry["digest"]
 
 
 def require_device(run: Run) -> None:

@@ -19,6 +19,7 @@ from experiments.places import runs
 from unified_lm.cache import folder_digest
 
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror")
+PRECISION = ("param_dtype", "reduce_dtype")  # of `launch`, where all else is how: they round what is trained
 NAMES = ("name", "keep", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
 PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
 
@@ -84,7 +85,9 @@ def science(config: Mapping[str, Any]) -> dict[str, Any]:
     rest = (*HOW, *NAMES, "data", "backbone", "method")
     content = {key: what(value) for key, value in config.items() if key not in rest}
     method = what(config["method"]) | {k: sources(v) for k, v in config["method"].items() if isinstance(v, dict)}
-    return content | {"data": sources(config["data"]), "backbone": weights(config["backbone"]), "method": method}
+    content |= {"data": sources(config["data"]), "backbone": weights(config["backbone"]), "method": method}
+    reduced = {name: config["launch"][name] for name in PRECISION if config["launch"].get(name) is not None}
+    return content | ({"precision": reduced} if reduced else {})
 
 
 def what(node: Any) -> Any:

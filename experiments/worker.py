@@ -55,6 +55,8 @@ def leader(folder: Path) -> int:
         record.change(folder, status="failed", error=str(error))
         print(f"error: {first_line(str(error))}", file=sys.stderr)
         return USAGE
+    except Exception as error:
+        return failed(folder, error)
     mirror: Tracker = Off()
     try:
         mirror = tracker(entry, folder, record.history(folder))
@@ -72,13 +74,17 @@ def leader(folder: Path) -> int:
         print(f"stopped: {folder.name}: the same command continues it", file=sys.stderr)
         return REQUEUE
     except Exception as error:
-        log.exception("failed")
-        why = f"{type(error).__name__}: {first_line(str(error))}"
-        record.change(folder, status="failed", error=why)
         mirror.finish(failed=True)
-        print(f"failed: {why} (traceback in {shown(folder / 'worker.log')})", file=sys.stderr)
-        return 1
+        return failed(folder, error)
     return 0
+
+
+def failed(folder: Path, error: Exception) -> int:
+    log.error("failed", exc_info=error)
+    why = f"{type(error).__name__}: {first_line(str(error))}"
+    record.change(folder, status="failed", error=why)
+    print(f"failed: {why} (traceback in {shown(folder / 'worker.log')})", file=sys.stderr)
+    return 1
 
 
 def follower(folder: Path) -> int:

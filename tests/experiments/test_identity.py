@@ -10,7 +10,7 @@ import pytest
 from experiments import compose as composing
 from experiments.compose import compose
 from experiments.errors import UsageError
-from experiments.identity import digest, identify, science, settled
+from experiments.identity import PRECISION, digest, identify, science, settled
 from experiments.places import ROOT
 from tests.experiments.test_compose import chain, own_conf
 
@@ -52,10 +52,20 @@ def test_every_science_leaf_is_part_of_the_identity(place: tuple[Any, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    "place", [leaf for leaf in leaves(CONFIG) if leaf[0] in HOW], ids=lambda place: ".".join(place)
+    "place",
+    [leaf for leaf in leaves(CONFIG) if leaf[0] in HOW and leaf[-1] not in PRECISION],
+    ids=lambda place: ".".join(place),
 )
 def test_how_and_where_leave_the_identity_as_it_is(place: tuple[Any, ...]) -> None:
     assert digest(science(changed(CONFIG, place))) == digest(science(CONFIG))
+
+
+@pytest.mark.parametrize("name", ["param_dtype", "reduce_dtype"])
+def test_the_precision_of_a_sharded_run_is_science_and_its_number_of_processes_is_not(name: str) -> None:
+    sharded = {**CONFIG, "launch": {**CONFIG["launch"], "sharding": "fsdp", "processes": 2}}
+    assert digest(science(sharded)) == digest(science(CONFIG))
+    rounded = {**sharded, "launch": {**sharded["launch"], name: "bfloat16"}}
+    assert digest(science(rounded)) != digest(science(CONFIG))
 
 
 def test_the_data_is_part_of_the_identity() -> None:

@@ -216,3 +216,21 @@ def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: N
     assert list(run.folder.glob("checkpoint/step-*")) != [final]
     with pytest.raises(ValueError, match=f"lacks the weights {entry_of(run)['digest']}"):
         opened(run.folder)
+
+
+def test_a_finished_run_whose_weights_are_damaged_is_trained_again_to_the_same_weights(
+    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
+    plain = a_run("runtime.keep_last=2", "runtime.save_every=2")
+    assert ensure(plain) == 0
+    digest = entry_of(plain)["digest"]
+    final = plain.folder / "checkpoint" / "step-3" / "model.safetensors"
+    final.write_bytes(final.read_bytes()[:-10])
+    asked = a_run("runtime.keep_last=2", "runtime.save_every=2", "evals=[local_sts]", f"evals.local_sts.file={pairs}")
+    assert asked.folder == plain.folder
+    assert ensure(asked) == 0
+    assert "trained again from the one before" in capsys.readouterr().out
+    assert entry_of(plain)["digest"] == digest
+    assert entry_of(plain)["scores"]

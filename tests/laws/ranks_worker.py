@@ -64,6 +64,10 @@ CASES = {
     ),
     "ffn": Case(method="ulme", trainable=Trainable(parts=("ffn",))),
     "slots": Case(method="ulme", trainable=Trainable(parts=("slots",))),
+    "slots and two forwards": Case(method="llm2vec-gen", trainable=Trainable(parts=("slots",))),
+    "lora and two forwards": Case(
+        method="llm2vec-gen", trainable=Lora(r=4, alpha=8, dropout=0.1, targets=("ffn", "attention"))
+    ),
     "bidirectional": Case(method="contrastive", plan="bidirectional"),
     "emulation of 4 GPUs": Case(method="ulme", scale=0.25),
 }
@@ -73,6 +77,9 @@ class Rows:
     def batch(self, step: int) -> list:
         rows = mixed_rows(18)
         return [rows[(step * 5 + i) % 18] for i in range(12)]
+
+    def ids(self, step: int) -> list[str]:
+        return [f"rows[{(step * 5 + i) % 18}]" for i in range(12)]
 
 
 def gradient_of(case: Case, ranks: Ranks) -> torch.Tensor:
@@ -129,8 +136,6 @@ def main(out: Path) -> None:
         for sharding in ("replicated", "fsdp") if dist.is_initialized() else ("replicated",):
             ranks = Ranks.current(lockstep=sharding == "fsdp")
             for name, case in CASES.items():
-                if ranks.lockstep and getattr(METHODS[case.method], "second_forward", False):
-                    continue
                 found[f"{sharding}: {name}"] = gradient_of(case, ranks)
             if ranks.size > 2:
                 continue

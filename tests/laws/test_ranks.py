@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.laws.ranks_worker import CASES
-from tests.laws.test_objective import METHODS
 from tests.models import apart
 from unified_lm.packing import Sequence, collate
 from unified_lm.training.distributed import Ranks
@@ -48,8 +47,7 @@ def test_every_case_has_the_gradient_of_one_process(alone, many):
     wrong = {
         f"{sharding}: {name}": apart(many[f"{sharding}: {name}"], alone[f"replicated: {name}"])
         for sharding in ("replicated", "fsdp")
-        for name, case in CASES.items()
-        if sharding == "replicated" or not getattr(METHODS[case.method], "second_forward", False)
+        for name in CASES
     }
     assert {name: error for name, error in wrong.items() if not error <= 1e-6} == {}
 
@@ -96,5 +94,3 @@ def test_launches_that_cannot_be_are_refused():
         Launch(processes=2, sharding="ddp")
     with pytest.raises(ValueError, match="are FSDP2's"):
         Launch(processes=2, reduce_dtype="bfloat16")
-    with pytest.raises(ValueError, match="second forward of its own"):
-        Launch(processes=2, sharding="fsdp").require(METHODS["llm2vec-gen"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -62,19 +63,19 @@ def repeated(x: K, heads: int) -> Q:
 def sdpa(
     q: Q, k: K, v: K, layout: Layout, *, scale: float | None, dropout: float = 0.0, window: int | None = None
 ) -> Q:
-    """torch's scaled-dot-product attention on each sequence alone; equal neighbours of equal length share one call."""
-    out, bounds, i = [], layout.bounds, 0
-    while i < len(bounds):
-        first, j = bounds[i], i + 1
+    """torch's scaled-dot-product attention on each sequence alone; equal neighbours of equal length share one call.
+
+    The pack is split, not sliced: the gradient of n slices would be n whole tensors of zeros, added up.
+    """
+    groups = layout.once("groups", neighbours)
+    sizes = [count * (first.stop - first.start) for first, count in groups]
+    out = []
+    for (first, count), *parts in zip(groups, *(x[0].split(sizes, dim=1) for x in (q, k, v)), strict=True):
         length = first.stop - first.start
-        while j < len(bounds) and same_shape(bounds[j], first):
-            j += 1
-        stop, count = bounds[j - 1].stop, j - i
-        part = [x[0, :, first.start : stop].unflatten(1, (count, length)).transpose(0, 1) for x in (q, k, v)]
         narrow = window is not None and length > window
         mask = allowed(first, q.device, window) if narrow or first.mode in ("prefix", "bottleneck") else None
         result = F.scaled_dot_product_attention(
-            *part,
+            *[part.unflatten(1, (count, length)).transpose(0, 1) for part in parts],
             attn_mask=mask,
             dropout_p=dropout,
             is_causal=mask is None and first.mode == "causal",
@@ -82,13 +83,17 @@ def sdpa(
             enable_gqa=q.shape[1] != k.shape[1],
         )
         out.append(result.transpose(0, 1).flatten(1, 2))
-        i = j
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1))[None]
 
 
-def same_shape(a: Bound, b: Bound) -> bool:
-    shapes = [(bound.stop - bound.start, bound.mode, bound.prefix, bound.slots) for bound in (a, b)]
-    return shapes[0] == shapes[1]
+def neighbours(layout: Layout) -> list[tuple[Bound, int]]:
+    """Runs of sequences of one shape: the first of each, and how many."""
+    runs = [list(run) for _, run in groupby(layout.bounds, key=shape)]
+    return [(run[0], len(run)) for run in runs]
+
+
+def shape(bound: Bound) -> tuple[int, str, int, int]:
+    return bound.stop - bound.start, bound.mode, bound.prefix, bound.slots
 
 
 def dense(

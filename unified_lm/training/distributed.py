@@ -125,6 +125,11 @@ class Ranks:
             torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
 
 
+def is_filler(chunk: PackedBatch) -> bool:
+    """Whether a chunk is there only to even the ranks' counts: it is read and has no part in the objective."""
+    return chunk.sequences[0].role == FILLER
+
+
 def collective_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 

@@ -31,9 +31,11 @@ from unified_lm.training.watch import Preempted, Watchdog, stop_requests
 
 @runtime_checkable
 class Batches(Protocol):
-    """Rows of each step, as a pure function of the step."""
+    """Rows of each step, and where each stands in the data ("stream/source[index]"), as pure functions of the step."""
 
     def batch(self, step: int) -> list[Row]: ...
+
+    def ids(self, step: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +82,9 @@ class TrainResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The rows of a step and this rank's chunks of them; `tokens` of the global batch, `waited` seconds for it."""
+    """This rank's chunks of a step; `ids` of its rows, `tokens` of the global batch, `waited` seconds for it."""
 
-    rows: list[Row]
+    ids: list[str]
     chunks: list[PackedBatch]
     tokens: int
     waited: float
@@ -147,7 +149,7 @@ def train(
             norms = optim.clip_gradients(optimizer)
             weights = weights_at(method, done)
             loss = sum(weights[name] * value for name, value in terms.items())
-            watchdog.look(done, loss, terms, norms, step.rows)
+            watchdog.look(done, loss, terms, norms, step.ids)
             optimizer.step()
             done += 1
             seen += step.tokens
@@ -225,28 +227,27 @@ def prefetched(
 ) -> Iterator[Step]:
     """The steps' chunks, each tokenized and packed in the background while the one before is computed."""
 
-    def prepare(step: int) -> tuple[list[Row], list[PackedBatch], int]:
+    def prepare(step: int) -> tuple[list[str], list[PackedBatch], int]:
         rows = batches.batch(step)
         try:
             chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
         except ValueError as error:
             raise ValueError(f"step {step}{culprit(batches, step, rows, method, form)}: {error}") from error
-        return rows, ranks.deal(chunks, first=step == 0), sum(map(len, chunks))
+        return batches.ids(step), ranks.deal(chunks, first=step == 0), sum(map(len, chunks))
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         ahead = pool.submit(prepare, steps[0]) if steps else None
         for step in steps:
             start = time.perf_counter()
-            rows, chunks, tokens = ahead.result()
+            ids, chunks, tokens = ahead.result()
             waited = time.perf_counter() - start
             ahead = pool.submit(prepare, step + 1) if step + 1 in steps else None
-            yield Step(rows=rows, chunks=chunks, tokens=tokens, waited=waited)
+            yield Step(ids=ids, chunks=chunks, tokens=tokens, waited=waited)
 
 
 def culprit(batches: Batches, step: int, rows: list[Row], method: Method, form: Format) -> str:
     """The first row of a step that makes no sequences on its own: its place in the data and how it begins."""
-    places = batches.ids(step) if hasattr(batches, "ids") else [f"row {number}" for number in range(len(rows))]
-    for place, row in zip(places, rows, strict=True):
+    for place, row in zip(batches.ids(step), rows, strict=True):
         try:
             method.sequences([row], form)
         except ValueError:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unified_lm.methods.base import Method, Reading, Vectors, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
-from unified_lm.training.distributed import FILLER, Ranks
+from unified_lm.training.distributed import Ranks, is_filler
 
 Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
 
@@ -28,7 +28,8 @@ class Reader(nn.Module):
     """The one module that is called: everything with parameters runs inside its forward, which is what FSDP shards.
 
     `anchored`: every forward ends in a zero that hangs on all states and parameters, so that a chunk without objective
-    (or without labels, or without slots) still gives each of them a gradient, as collectives in lockstep need.
+    (or without labels, or without slots) still gives each of them a gradient, as collectives in lockstep need; it runs
+    the layers as often as the others do (a method with a `second_forward` runs them twice).
     """
 
     def __init__(self, model: UnifiedLM, method: Method, *, anchored: bool = False) -> None:
@@ -39,10 +40,12 @@ class Reader(nn.Module):
 
     def forward(self, batch: PackedBatch, tokens: bool = True) -> Reading:
         states = self.model.states(batch)
-        filler = batch.sequences[0].role == FILLER
+        filler = is_filler(batch)
         reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
         if not self.anchored:
             return reading
+        if filler and getattr(self.method, "second_forward", False):
+            states = states + self.model.states(batch)
         inside = {id(p) for p in self.model.backbone.base_model.parameters()}
         outside = [p for p in self.model.parameters() if p.requires_grad and id(p) not in inside]
         anchor = sum((p.sum() for p in outside), start=states.sum()) * 0
@@ -112,7 +115,7 @@ def accumulate(
     weights = weights_at(method, randomness.step)
     counts: dict[str, int | float] = {}
     for chunk in chunks:
-        for name, count in method.counts(chunk).items():
+        for name, count in ({} if is_filler(chunk) else method.counts(chunk)).items():
             counts[name] = counts.get(name, 0) + count
     totals = ranks.total(counts)
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from unified_lm.methods.base import Method
 from unified_lm.training.objective import Reader
 
 DTYPES = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -47,18 +46,9 @@ class Launch:
     def sharded(self) -> bool:
         return self.sharding == "fsdp"
 
-    def require(self, method: Method) -> None:
-        """Refuse to shard a method that runs forwards of its own for some chunks: ranks would wait for each other."""
-        if self.sharded and getattr(method, "second_forward", False):
-            raise ValueError(
-                f"launch.sharding=fsdp cannot run method {type(method).__name__}, which reads chunks with a second "
-                "forward of its own; use launch.sharding=replicated (launch=local_2, one_node_8)"
-            )
-
 
 def shard(reader: Reader, launch: Launch) -> None:
     """Shard each decoder layer and then the rest, in place, so that gradients come out summed over ranks."""
-    launch.require(reader.method)
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[launch.param_dtype], reduce_dtype=DTYPES[launch.reduce_dtype], cast_forward_inputs=False
     )

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unified_lm.data.rows import Row
-
 REQUEUE = 75  # EX_TEMPFAIL: "try again later", the exit code on which schedulers requeue a job
 
 
@@ -34,22 +32,23 @@ class Watchdog:
     zeros: dict[str, int] = field(default_factory=dict)
 
     def look(
-        self, step: int, loss: float, terms: Mapping[str, float], norms: Mapping[str, float], rows: list[Row]
+        self, step: int, loss: float, terms: Mapping[str, float], norms: Mapping[str, float], ids: list[str]
     ) -> None:
-        """Raises `Diverged` naming the step, the reason, the rows and where to continue."""
+        """Raises `Diverged` naming the step, the reason, the batch's rows (`ids`: where each stands in the data) and
+        where to continue."""
         if not math.isfinite(loss) or not all(map(math.isfinite, norms.values())):
             said = ", ".join(f"{name} {value}" for name, value in {"loss": loss, **terms, **norms}.items())
-            ids = ", ".join(f"{i}: {(row.query or row.text or '')[:40]!r}" for i, row in enumerate(rows[:8]))
             raise Diverged(
-                f"step {step} is not finite ({said}); rows of the batch: {ids}{' ...' if len(rows) > 8 else ''}; "
-                f"the last good checkpoint is under {self.folder}"
+                f"step {step} is not finite ({said}); rows of the batch: {', '.join(ids)}; the last good checkpoint is "
+                f"under {self.folder}"
             )
         for name, value in {"the loss": loss, **{f"the gradient of {g}": n for g, n in norms.items()}}.items():
             self.zeros[name] = self.zeros.get(name, 0) + 1 if value == 0 else 0
             if self.zeros[name] >= self.patience:
                 raise Diverged(
                     f"{name} was exactly zero for {self.patience} steps up to step {step}: nothing of it is trained; "
-                    "check trainable=, the method's weights and the data's rows"
+                    "check trainable=, the method's weights and the data's rows, of which the last batch had "
+                    f"{', '.join(ids)}"
                 )
         if step == 0 and terms.get("generative", 0.0) > math.log(self.vocabulary):
             chance = math.log(self.vocabulary)

@@ -35,6 +35,9 @@ class Shuffled:
         rows = mixed_rows(18)
         return [rows[(step * 5 + i) % 18] for i in range(9)]
 
+    def ids(self, step: int) -> list[str]:
+        return [f"stream/source[{(step * 5 + i) % 18}]" for i in range(9)]
+
 
 def run(folder: Path, *, optim=OPTIM, runtime=None, model=None, method=None, **changes):
     model = model or unified(slots=2, dropout=0.1)
@@ -133,28 +136,26 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path):
         checkpoint.latest(tmp_path, "run-b")
 
 
-class Named(Shuffled):
+class Unusable(Shuffled):
     """One row of which has an instruction that leaves no room for its text."""
 
     def batch(self, step: int) -> list:
         rows = super().batch(step)
         return [*rows[:4], Row(query="too long", positive="p", instruction="and on " * 2000), *rows[5:]]
 
-    def ids(self, step: int) -> list[str]:
-        return [f"stream/source[{number}]" for number in range(9)]
-
 
 def test_a_row_that_cannot_be_used_is_named_by_its_place_in_the_data(tmp_path):
     with pytest.raises(ValueError, match=r"step 0, stream/source\[4\] \('too long'\): .* leave no room"):
-        run(tmp_path, batches=Named())
+        run(tmp_path, batches=Unusable())
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_its_step(tmp_path):
+def test_a_loss_that_is_no_number_stops_the_run_with_its_step_and_every_row_of_the_batch(tmp_path):
     model = unified(slots=2)
     with torch.no_grad():
         model.slots.vectors[0, 0] = math.nan
-    with pytest.raises(Diverged, match="step 0"):
+    with pytest.raises(Diverged, match="step 0") as stopped:
         run(tmp_path, model=model)
+    assert all(place in str(stopped.value) for place in Shuffled().ids(0))
     assert not list(tmp_path.glob("step-*"))
 
 
