@@ -9,7 +9,7 @@ from experiments.execute import ensure, require_device
 from experiments.identity import Run
 from experiments.places import shown
 from experiments.report import write_report
-from experiments.table import request, table_of, tell
+from experiments.table import request, scored_as, table_of, tell
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,8 +38,8 @@ def made(run: Run, number: int, count: int) -> int:
 
 
 def unique(runs: Iterable[Run]) -> list[Run]:
-    """Runs in their order, each once."""
-    return list({run.run_id: run for run in runs}.values())
+    """Runs in their order, each once; one that two rows score with other suites is asked for each."""
+    return list({(run.run_id, scored_as(run)): run for run in runs}.values())
 
 
 if __name__ == "__main__":

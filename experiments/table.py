@@ -38,19 +38,25 @@ class Request:
         return read(self.number, self.scale)
 
     def runs(self) -> dict[str, list[Run]]:
-        """Row -> its run at each seed, found by composing and hashing, never by looking into outputs/.
+        """Each model of each row -> its run at each seed, found by composing and hashing, never by looking into
+        outputs/.
 
-        Rows that are the same science and the same suites at this scale share one run.
+        Models that are the same science and the same suites at this scale share one run.
         """
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
-        for row in self.definition.rows:
-            settings = [f"experiment={row.experiment}", f"scale={self.scale}", *row.overrides, *self.overrides]
+        for name, model in ((name, model) for row in self.definition.rows for name, model in row.models.items()):
+            settings = [f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides]
             job = compose(settings)
-            seeds = self.seeds[:1] if row.deterministic else self.seeds
+            seeds = self.seeds[:1] if model.deterministic else self.seeds
             made = [identify(job.with_seed(seed)) for seed in seeds]
-            found[row.key] = [first.setdefault(digest([run.identity, run.config["evals"]]), run) for run in made]
+            found[name] = [first.setdefault(scored_as(run), run) for run in made]
         return found
+
+
+def scored_as(run: Run) -> str:
+    """What two runs share that are one and the same: the science, the suites, and how the model is put to them."""
+    return digest([run.identity, run.config["evals"], run.config["scoring"]])
 
 
 def request(arguments: Sequence[str], command: str, what: str) -> Request | None:
@@ -81,7 +87,7 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
 
 def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
     """The table of a request from the records that exist now."""
-    made = {row: [made_of(run) for run in each] for row, each in runs.items()}
+    made = {name: [made_of(run) for run in each] for name, each in runs.items()}
     return fill(asked.definition, made, asked.seeds)
 
 
@@ -89,7 +95,7 @@ def made_of(run: Run) -> Made:
     entry = record.read(run.folder)
     if entry is not None and entry["identity"] != run.identity:
         raise UsageError(f"{shown(run.folder)} holds a run of another identity: move it away")
-    return Made(seed=run.config["seed"], run_id=run.run_id, identity=run.identity, command=run.command, record=entry)
+    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=entry)
 
 
 def publish(table: Table) -> list[Path]:

@@ -37,21 +37,45 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One experiment. `undefined`: columns that it cannot have by its nature (BM25 has no perplexity).
+class Model:
+    """An experiment as a table reads it.
 
     `deterministic`: nothing in it depends on the seed, so one run stands for all seeds. `step`: a checkpoint along the
     way instead of the last (its experiment, or `overrides`, must ask for it in `scoring.steps`).
     """
 
-    key: str
-    label: str
     experiment: str
     readout: str = ""
     overrides: tuple[str, ...] = ()
-    undefined: tuple[str, ...] = ()
     deterministic: bool = False
     step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Second(Model):
+    """The second of two separate models that make up a row: these columns come from it, all others from the first."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Model):
+    """One experiment, or with `also` two of them. `undefined`: columns that it cannot have by its nature (BM25 has no
+    perplexity)."""
+
+    key: str
+    label: str
+    undefined: tuple[str, ...] = ()
+    also: Second | None = None
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """The row's models under the names that their runs go by."""
+        return {self.key: self} if self.also is None else {self.key: self, f"{self.key}/also": self.also}
+
+    def source(self, column: str) -> str:
+        """The name of the model that a column comes from."""
+        return f"{self.key}/also" if self.also is not None and column in self.also.columns else self.key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +126,14 @@ class Definition:
         named = [(place, *place.split("/")) for claim in self.claims for place in (claim.left, claim.right)]
         named += [(f"{row}/{column}", row, column) for row, cells in self.reported.items() for column in cells]
         named += [(f"{row.key}/{column}", row.key, column) for row in self.rows for column in row.undefined]
+        pairs = [(row, row.also) for row in self.rows if row.also is not None]
+        named += [(f"{row.key}/{column}", row.key, column) for row, second in pairs for column in second.columns]
         for place, row, column in named:
             if row not in rows or column not in columns:
                 raise UsageError(f"{where}: {place} is no cell of it")
+        for row, second in pairs:
+            if not columns - set(second.columns) - set(row.undefined) or not set(second.columns) - set(row.undefined):
+                raise UsageError(f"{where}: all columns of {row.key} come from one of its two models")
 
 
 def numbers() -> list[int]:
@@ -141,7 +170,10 @@ def item(cls: type, entry: Mapping[str, Any], path: Path) -> Any:
     for key in entry:
         if key not in known:
             raise UsageError(f"{path.name}: {cls.__name__.lower()} has no {key}{nearest(key, known)}")
+    made = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    if isinstance(made.get("also"), Mapping):
+        made["also"] = item(Second, made["also"], path)
     try:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        return cls(**made)
     except TypeError as error:
         raise UsageError(f"{path.name}: {error}") from error

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.errors import UsageError
 from experiments.tables.cells import Cell, Measure
 from experiments.tables.claims import Verdict, judged
-from experiments.tables.definition import Column, Definition, Row
+from experiments.tables.definition import Column, Definition, Model, Row
 
 NO_READOUT = ("", "none", "n/a")
 
@@ -18,7 +18,6 @@ class Made:
 
     seed: int
     run_id: str
-    identity: str
     command: str
     record: Mapping[str, Any] | None
 
@@ -28,7 +27,7 @@ class Line:
     """A printed row: the rows whose runs are one and the same stand in one line."""
 
     rows: tuple[Row, ...]
-    runs: tuple[Made, ...]
+    runs: tuple[Made, ...]  # of both models, where the row is two
     cells: tuple[Cell, ...]
 
     @property
@@ -66,9 +65,9 @@ class Table:
 
 
 def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequence[int]) -> Table:
-    """Pure: the table of a definition and, for each row, the runs that it needs."""
+    """Pure: the table of a definition and, for each model of each row, the runs that it needs."""
     cells = {
-        row.key: tuple(cell(definition, row, column, runs[row.key]) for column in definition.columns)
+        row.key: tuple(cell(definition, row, column, runs[row.source(column.key)]) for column in definition.columns)
         for row in definition.rows
     }
     by_place = {
@@ -87,7 +86,7 @@ def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made])
     reported = definition.reported.get(row.key, {}).get(column.key)
     if column.key in row.undefined:
         return Cell(reported=reported, ours=(), defined=False, complete=True)
-    found = [measure(made, row, column) for made in runs]
+    found = [measure(made, row.models[row.source(column.key)], column) for made in runs]
     return Cell(
         reported=reported,
         ours=tuple(one for one in found if one is not None),
@@ -96,21 +95,21 @@ def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made])
     )
 
 
-def measure(made: Made, row: Row, column: Column) -> Measure | None:
+def measure(made: Made, model: Model, column: Column) -> Measure | None:
     """The score of a run that a column asks for.
 
     Raises `UsageError` where more than one fits: the definition must then name subset or read-out.
     """
     if made.record is None:
         return None
-    readout = column.readout or row.readout
+    readout = column.readout or model.readout
     fitting = [
         score
         for score in made.record["scores"]
         if (score["suite"], score["task"], score["metric"]) == (column.suite, column.task, column.metric)
         and (column.subset is None or score["subset"] == column.subset)
         and (not readout or score["readout"] in NO_READOUT or score["readout"] == readout)
-        and score["step"] == (made.record["step"] if row.step is None else row.step)
+        and score["step"] == (made.record["step"] if model.step is None else model.step)
     ]
     if not fitting:
         return None
@@ -126,14 +125,22 @@ def measure(made: Made, row: Row, column: Column) -> Measure | None:
 def lines(
     definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
 ) -> tuple[Line, ...]:
-    """Rows in their order, those with identical runs, read-out and reported numbers at the place of the first."""
+    """Rows in their order, those with identical runs, read-outs and reported numbers at the place of the first."""
     groups: dict[Any, list[Row]] = {}
     for row in definition.rows:
         published = tuple(sorted(definition.reported.get(row.key, {}).items()))
-        identities = tuple(made.identity for made in runs[row.key])
-        groups.setdefault((identities, row.readout, row.step, row.undefined, published), []).append(row)
+        read = tuple(
+            (tuple(made.run_id for made in runs[name]), model.readout, model.step) for name, model in row.models.items()
+        )
+        split = row.also and row.also.columns
+        groups.setdefault((read, split, row.undefined, published), []).append(row)
     return tuple(
-        Line(rows=tuple(group), runs=tuple(runs[group[0].key]), cells=cells[group[0].key]) for group in groups.values()
+        Line(
+            rows=tuple(group),
+            runs=tuple(made for name in group[0].models for made in runs[name]),
+            cells=cells[group[0].key],
+        )
+        for group in groups.values()
     )
 
 
@@ -142,18 +149,17 @@ def missing(
 ) -> tuple[tuple[str, str], ...]:
     lacking = []
     for row in definition.rows:
-        for made in runs[row.key]:
-            columns = [
-                column.label
+        for name in row.models:
+            wanted = [
+                (column.label, {one.seed for one in found.ours})
                 for column, found in zip(definition.columns, cells[row.key], strict=True)
-                if found.defined and made.seed not in {one.seed for one in found.ours}
+                if found.defined and row.source(column.key) == name
             ]
-            if columns:
-                state = "no run" if made.record is None else f"run {made.record['status']}"
-                what = "every column" if len(columns) == defined(cells[row.key]) else "; ".join(columns)
-                lacking.append((f"{row.label}, seed {made.seed} ({state}): {what}", made.command))
+            for made in runs[name]:
+                columns = [label for label, seeds in wanted if made.seed not in seeds]
+                if columns:
+                    state = "no run" if made.record is None else f"run {made.record['status']}"
+                    everything = row.also is None and len(columns) == len(wanted)
+                    what = "every column" if everything else "; ".join(columns)
+                    lacking.append((f"{row.label}, seed {made.seed} ({state}): {what}", made.command))
     return tuple(lacking)
-
-
-def defined(cells: tuple[Cell, ...]) -> int:
-    return sum(found.defined for found in cells)

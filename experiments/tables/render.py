@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.tables.cells import Cell
 from experiments.tables.claims import Verdict
-from experiments.tables.definition import Column
+from experiments.tables.definition import Column, Row
 from experiments.tables.fill import Line, Table
 
 MISSING, UNDEFINED = "--", "n/a"
@@ -84,8 +84,18 @@ def remarks(table: Table) -> list[str]:
     cells = "reported / ours / difference" if compares(table) else "ours; no paper reports this setting"
     said = [f"Cells: {cells}; ± is the 95 % interval over seeds; {MISSING} is missing, {UNDEFINED} cannot be."]
     said += [f"{line.label}: one and the same run at this scale." for line in table.lines if len(line.rows) > 1]
+    said += [two_models(row, table) for line in table.lines for row in line.rows if row.also is not None]
     said += [f"Hardware of {machine}: {', '.join(who)}." for machine, who in machines(table).items()]
     return [*table.definition.notes, *said]
+
+
+def two_models(row: Row, table: Table) -> str:
+    """What comes from which of a row's two models."""
+    theirs = [column.label for column in table.definition.columns if column.key in row.also.columns]
+    return (
+        f"{row.label}: two separate models; {row.also.experiment} gives {', '.join(theirs)}, "
+        f"{row.experiment} the rest; hours are those of both."
+    )
 
 
 def machines(table: Table) -> dict[str, list[str]]:
@@ -240,6 +250,7 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
         "rows": [row.key for row in line.rows],
         "label": line.label,
         "readout": line.readout,
+        "models": {name: model.experiment for name, model in line.rows[0].models.items()},
         "runs": [made.run_id for made in line.runs],
         "hours": line.hours,
         "hardware": line.hardware,

@@ -60,6 +60,21 @@ def test_reproducing_trains_what_lacks_and_a_failed_run_leaves_a_hole(
     assert "t15_contrastive-s1-" in page
 
 
+def test_a_row_of_two_models_reuses_the_runs_of_their_own_rows_and_needs_no_other() -> None:
+    for number in (3, 15):
+        asked = table.request([str(number), "scale=mini", "seeds=0,1"], "table", "")
+        runs = asked.runs()
+        alone = {run.run_id for name, each in runs.items() if not name.startswith("two_models") for run in each}
+        for name in ("two_models", "two_models/also"):
+            assert {run.run_id for run in runs[name]} < alone
+
+
+def test_rows_that_are_put_to_their_suites_otherwise_are_runs_of_their_own() -> None:
+    runs = table.request(["3", "scale=mini"], "table", "").runs()
+    assert runs["ulme"][0].identity == runs["ulme_slots"][0].identity
+    assert runs["ulme"][0].run_id != runs["ulme_slots"][0].run_id
+
+
 def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:
     assert "No table is rendered yet" in write_report().read_text(encoding="utf-8")
 

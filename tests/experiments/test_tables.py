@@ -11,7 +11,7 @@ import pytest
 from experiments.errors import UsageError
 from experiments.tables.cells import Measure, half_interval
 from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judged
-from experiments.tables.definition import Claim, Column, Definition, Row
+from experiments.tables.definition import Claim, Column, Definition, Row, Second
 from experiments.tables.fill import Made, Table, fill
 from experiments.tables.render import FORMATS, plain
 
@@ -54,7 +54,7 @@ def made(name: str, seed: int, found: float | None, ppl: float | None, **more: A
     machine = {"gpus": [], "cores": 2, "cpu": "a processor"}
     entry = {"status": "finished", "step": 3, "scores": scores, "device_hours": 0.5, "hardware": machine}
     run_id = f"{name}-s{seed}-0123456789"
-    return Made(seed=seed, run_id=run_id, identity=run_id, command=f"make {run_id}", record=entry | more)
+    return Made(seed=seed, run_id=run_id, command=f"make {run_id}", record=entry | more)
 
 
 def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) -> dict[str, list[Made]]:
@@ -189,6 +189,53 @@ def test_a_definition_that_names_no_cell_is_refused() -> None:
     claim = Claim(text="c", left="ours/speed", relation=">", right="base/found")
     with pytest.raises(UsageError, match="ours/speed is no cell"):
         table(claims=(claim,))
+
+
+TWO = Row(
+    key="two",
+    label="two models",
+    experiment="ours",
+    readout="slot_0",
+    also=Second(experiment="base", columns=("ppl",), deterministic=True),
+)
+
+
+def two_models(seeds: Sequence[int] = (0,), **more: Any) -> Table:
+    """A row that embeds with one run and generates with another."""
+    made_of = runs(seeds)
+    made_of |= {"two": made_of["ours"], "two/also": made_of["base"]} | more
+    return fill(replace(DEFINITION, rows=(*ROWS, TWO)), made_of, seeds)
+
+
+def test_a_row_of_two_models_takes_each_column_from_its_own_and_the_hours_of_both() -> None:
+    filled = two_models((0, 1))
+    line = filled.lines[-1]
+    assert [cell.mean for cell in line.cells] == [50.0, 40.0]
+    assert [len(cell.ours) for cell in line.cells] == [2, 1]
+    assert line.hours == pytest.approx(3 * 0.5)
+    assert [made.run_id[:4] for made in line.runs] == ["ours", "ours", "base"]
+    assert filled.missing == ()
+
+
+@pytest.mark.parametrize("ending", ["md", "html"])
+def test_a_row_of_two_models_says_so(ending: str) -> None:
+    said = "two models: two separate models; base gives perplexity, ours the rest; hours are those of both."
+    assert said in FORMATS[ending](two_models())
+    assert plain(two_models())["rows"][-1]["models"] == {"two": "ours", "two/also": "base"}
+
+
+def test_the_second_of_two_models_lacks_its_own_columns_only() -> None:
+    absent = replace(runs()["base"][0], record=None)
+    ((what, command),) = two_models(**{"two/also": [absent]}).missing
+    assert what == "two models, seed 0 (no run): perplexity"
+    assert command == "make base-s0-0123456789"
+
+
+@pytest.mark.parametrize("columns", [(), ("found", "ppl"), ("speed",)])
+def test_two_models_of_which_one_gives_nothing_are_refused(columns: tuple[str, ...]) -> None:
+    row = replace(TWO, also=replace(TWO.also, columns=columns))
+    with pytest.raises(UsageError, match=r"one of its two models|no cell"):
+        replace(DEFINITION, rows=(*ROWS, row))
 
 
 def measures(*values: float, unit: str = "fraction", factor: float = 100.0, n: int = 100) -> tuple[Measure, ...]:
