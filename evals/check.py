@@ -105,4 +105,3 @@ def check_lm(entry: LmTask) -> str:
             return "no rows to score"
         task.fewshot_context(documents[0], num_fewshot=entry.shots)
     return ""
-

@@ -54,10 +54,14 @@ class MtebEncoder:
         side: Side = "document" if prompt_type == PromptType.document else "query"
         instruction = self.instructions.of(task_metadata.name, side)
         texts, instructions = _texts(inputs, instruction)
-        vectors = np.concatenate([
-            np.asarray(self.embedder.encode([texts[i] for i in group], side=side, instruction=instructions[group[0]]))
-            for group in _runs(instructions)
-        ]).astype(np.float32, copy=False)
+        vectors = np.concatenate(
+            [
+                np.asarray(
+                    self.embedder.encode([texts[i] for i in group], side=side, instruction=instructions[group[0]])
+                )
+                for group in _runs(instructions)
+            ]
+        ).astype(np.float32, copy=False)
         if not np.isfinite(vectors).all():
             first = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
             raise ValueError(f"{task_metadata.name}: the vector of {side} {first} is not finite: {texts[first][:80]!r}")

@@ -47,9 +47,7 @@ class GeneratedCode:
 
 def completed(answers: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Each document's prompt with each of its completions."""
-    return [
-        [document["prompt"] + answer for answer in own] for own, document in zip(answers, documents, strict=True)
-    ]
+    return [[document["prompt"] + answer for answer in own] for own, document in zip(answers, documents, strict=True)]
 
 
 def pass_at_1(

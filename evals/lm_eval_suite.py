@@ -156,9 +156,7 @@ class LmEvalSuite:
         )
 
 
-def reported(
-    entry: LmTask, results: Mapping[str, Any], split: str
-) -> list[tuple[str, str, float, int | None]]:
+def reported(entry: LmTask, results: Mapping[str, Any], split: str) -> list[tuple[str, str, float, int | None]]:
     """(metric, subset, value, None) of the entry's metrics; a filter's name follows the split's in the subset.
 
     Raises ValueError for a metric that the task does not compute.

@@ -109,15 +109,19 @@ def _beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
     excluded = {query: _excluded(row, queries, set(documents)) for query, row in asked.items() if query in relevant}
     candidates = None
     if any(excluded.values()):
-        candidates = {query: [document for document in documents if document not in left_out]
-                      for query, left_out in excluded.items()}
+        candidates = {
+            query: [document for document in documents if document not in left_out]
+            for query, left_out in excluded.items()
+        }
     return retrieval_data(
         corpus=[(opaque(document), row["title"], row["text"]) for document, row in documents.items()],
         queries=[(opaque(query), row["text"]) for query, row in asked.items() if query in relevant],
-        relevant={opaque(query): {opaque(document): grade for document, grade in grades.items()}
-                  for query, grades in relevant.items()},
-        candidates=candidates and {opaque(query): [opaque(document) for document in listed]
-                                   for query, listed in candidates.items()},
+        relevant={
+            opaque(query): {opaque(document): grade for document, grade in grades.items()}
+            for query, grades in relevant.items()
+        },
+        candidates=candidates
+        and {opaque(query): [opaque(document) for document in listed] for query, listed in candidates.items()},
     )
 
 

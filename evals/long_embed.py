@@ -33,7 +33,9 @@ def read_by_files(task: AbsTask) -> AbsTask:
 
 
 def rows(dataset: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
-    root = dataset["path"] if Path(dataset["path"]).is_dir() else f"hf://datasets/{dataset['path']}@{dataset['revision']}"
+    root = (
+        dataset["path"] if Path(dataset["path"]).is_dir() else f"hf://datasets/{dataset['path']}@{dataset['revision']}"
+    )
     return datasets.load_dataset("json", data_files=f"{root}/{dataset['name']}/{name}.jsonl", split="train")
 
 

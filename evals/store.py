@@ -48,8 +48,10 @@ class Store:
 
     def skipped(self) -> dict[str, str]:
         """Task -> reason, for every task of the suite that was skipped in this folder."""
-        records = [json.loads(path.read_text(encoding="utf-8"))
-                   for path in sorted((self.folder / _file_name(self.suite)).glob("*.json"))]
+        records = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted((self.folder / _file_name(self.suite)).glob("*.json"))
+        ]
         return {record["task"]: record["skipped"] for record in records if record["skipped"]}
 
     def scored(self, task: str, identity: Mapping[str, Any], compute: Callable[[], list[Score]]) -> list[Score]:
@@ -63,7 +65,11 @@ class Store:
     def _write(self, task: str, identity: Mapping[str, Any], scores: list[dict[str, Any]], skipped: str) -> None:
         self.load(task, identity)  # raises before a file of another identity would be overwritten
         record = {
-            "task": task, "key": key(**identity), "identity": dict(identity), "skipped": skipped, "scores": scores,
+            "task": task,
+            "key": key(**identity),
+            "identity": dict(identity),
+            "skipped": skipped,
+            "scores": scores,
         }
         with written_whole(self.path(task, identity)) as partial:
             partial.write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")

@@ -104,8 +104,14 @@ def own_task(
             self.data_loaded = True
 
     metadata = TaskMetadata(
-        name=name, type=type_, description=description, main_score=main_score, category="t2t", eval_langs=["eng-Latn"],
-        eval_splits=["test"], dataset={"path": path, "revision": revision},
+        name=name,
+        type=type_,
+        description=description,
+        main_score=main_score,
+        category="t2t",
+        eval_langs=["eng-Latn"],
+        eval_splits=["test"],
+        dataset={"path": path, "revision": revision},
     )
     return type(name, (kind,), {"metadata": metadata, "load_data": load_data, "__module__": __name__, **attributes})()
 

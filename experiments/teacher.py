@@ -23,6 +23,4 @@ def taught(method: Any, teacher: str | None, rows: Iterable[Row], folder: Path) 
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
     encoder = replace(opened(runs() / teacher).subject.embedder, similarity="dot")
     answers = [row.answer for row in rows if row.answer is not None]
-    return replace(
-        method, teacher=keep_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document"))
-    )
+    return replace(method, teacher=keep_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document")))

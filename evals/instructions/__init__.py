@@ -34,7 +34,7 @@ class Instructions:
                     f"found {sorted(sides)}"
                 )
             if not all(isinstance(text, str) for text in sides.values()):
-                raise ValueError(f"instructions {self.name!r}, task {task!r}: an instruction is text; none is \"\"")
+                raise ValueError(f'instructions {self.name!r}, task {task!r}: an instruction is text; none is ""')
 
     def of(self, task: str, side: Side) -> str:
         """Raises ValueError for a task that the table does not know."""
@@ -43,7 +43,7 @@ class Instructions:
             raise ValueError(
                 f"the instructions {self.name!r} do not know the task {task!r}"
                 + (f" (nearest: {near[0]!r})" if near else "")
-                + ": add it to the table, with query: \"\" if it shall have none"
+                + ': add it to the table, with query: "" if it shall have none'
             )
         return self.tasks[task].get(side, "")
 

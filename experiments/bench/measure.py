@@ -87,9 +87,7 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str
 
 def median(costs: list[Cost]) -> Cost:
     names = ("cpu_s", "wall_s", "peak_mib")
-    return replace(
-        costs[0], **{n: statistics.median(getattr(c, n) for c in costs) for n in names}, repeats=len(costs)
-    )
+    return replace(costs[0], **{n: statistics.median(getattr(c, n) for c in costs) for n in names}, repeats=len(costs))
 
 
 def compared(

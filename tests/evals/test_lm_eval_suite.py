@@ -110,11 +110,21 @@ def subject_of(generator: Generator, step: int | None = None) -> Subject:
 
 
 SUMS_TASK = LmTask(
-    name="sums", source=Sums(), shots=0, template="none", multiturn=False, budget=3,
+    name="sums",
+    source=Sums(),
+    shots=0,
+    template="none",
+    multiturn=False,
+    budget=3,
     metrics=("exact_match,first", "exact_match,number"),
 )
 CHOICES_TASK = LmTask(
-    name="choices", source=Choices(), shots=0, template="none", multiturn=False, budget=None,
+    name="choices",
+    source=Choices(),
+    shots=0,
+    template="none",
+    multiturn=False,
+    budget=None,
     metrics=("acc", "acc_norm"),
 )
 SUITE = LmEvalSuite(name="toy", entries=(SUMS_TASK, CHOICES_TASK))
@@ -198,8 +208,12 @@ def test_what_was_scored_is_reused_and_nothing_else_is(tmp_path: Path) -> None:
         (replace(SUITE, name="other"), subject_of(generator_of())),
     ]
     for changes in (
-        {"shots": 1}, {"template": "tokenizer"}, {"budget": 4}, {"metrics": ("exact_match,first",)},
-        {"multiturn": True}, {"source": Sums(revision="sums:2")},
+        {"shots": 1},
+        {"template": "tokenizer"},
+        {"budget": 4},
+        {"metrics": ("exact_match,first",)},
+        {"multiturn": True},
+        {"source": Sums(revision="sums:2")},
     ):
         others.append((replace(SUITE, entries=(replace(SUMS_TASK, **changes),)), subject_of(generator_of())))
     for suite, subject in others:
@@ -226,7 +240,8 @@ def test_greedy_scores_repeat_and_leave_the_random_state_alone(tmp_path: Path) -
 def test_a_subject_that_does_not_generate_is_skipped_with_the_reason(tmp_path: Path) -> None:
     assert SUITE.score(Subject(name="bm25", search=Bm25()), folder=tmp_path) == []
     assert Store(folder=tmp_path, suite="toy").skipped() == {
-        "sums": "bm25 generates no text", "choices": "bm25 generates no text"
+        "sums": "bm25 generates no text",
+        "choices": "bm25 generates no text",
     }
 
 

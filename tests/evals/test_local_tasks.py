@@ -94,9 +94,9 @@ def test_judgements_need_no_header(tmp_path: Path, score: str) -> None:
 
 
 PAIRS = {
-    "pairs.tsv": "score\tsentence2\tsentence1\n5\ta \"b\tx\n",
+    "pairs.tsv": 'score\tsentence2\tsentence1\n5\ta "b\tx\n',
     "pairs.csv": 'sentence1,sentence2,score\nx,"a ""b",5\n',
-    "sts-test.csv": "main-news\theadlines\t2015\t0001\t5.000\tx\ta \"b\tlicence\n",
+    "sts-test.csv": 'main-news\theadlines\t2015\t0001\t5.000\tx\ta "b\tlicence\n',
 }
 
 

@@ -96,9 +96,7 @@ def test_several_devices_and_windows_give_the_vectors_of_one_in_order(count, mon
     monkeypatch.setattr(encode, "WINDOW", 8)
     texts = [f"text {i} " * (1 + i % 5) for i in range(count)]
     made, counters = counted(encoder(budget=30), replicas=(unified(), unified()))
-    np.testing.assert_allclose(
-        made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6
-    )
+    np.testing.assert_allclose(made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6)
     assert counters[0]["tokens"] == sum(map(len, made.sequences(texts, "query"))) and counters[0]["texts"] == count
 
 
@@ -188,9 +186,7 @@ replace(encoder(budget=30), store=store.Store(folder=Path({str(tmp_path)!r}))).e
     assert done.returncode == -signal.SIGKILL
     texts = [f"text {i} of many" for i in range(40)]
     made, counters = counted(encoder(), store=Store(folder=tmp_path))
-    np.testing.assert_allclose(
-        made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6
-    )
+    np.testing.assert_allclose(made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6)
     whole = sum(map(len, made.sequences(texts, "query")))
     assert 0 < counters[0]["tokens"] < whole
     assert len(list(tmp_path.glob("*/space.json"))) == 1

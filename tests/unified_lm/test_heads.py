@@ -25,9 +25,7 @@ def test_the_attention_to_latents_is_softmax_of_queries_and_keys_times_values_wr
     head = LatentAttention(8, 5, 2, residual=False).double()
     states = torch.randn(7, 8, dtype=torch.float64)
     q, k, v = head.query(head.norm(states)), head.key(head.latents), head.value(head.latents)
-    parts = [
-        torch.softmax(q[:, s] @ k[:, s].T / 2, dim=1) @ v[:, s] for s in (slice(0, 4), slice(4, 8))
-    ]
+    parts = [torch.softmax(q[:, s] @ k[:, s].T / 2, dim=1) @ v[:, s] for s in (slice(0, 4), slice(4, 8))]
     expected = head.network(head.out(torch.cat(parts, dim=1)))
     torch.testing.assert_close(head(states), expected)
 

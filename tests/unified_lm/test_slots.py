@@ -70,9 +70,7 @@ def test_word_starts_give_a_far_smaller_first_gradient_than_the_usual_random_row
     for kind in ("words", "normal"):
         model.slots.start(model.backbone.get_input_embeddings(), model.tokenizer, kind)
         model.slots.vectors.grad = None
-        accumulate(
-            Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0)
-        )
+        accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
         norms[kind] = float(model.slots.vectors.grad.norm())
     model.backbone.requires_grad_(True)
     assert norms["normal"] > 5 * norms["words"], norms

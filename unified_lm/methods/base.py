@@ -196,7 +196,5 @@ def contrast(
         return forward
     same = same_pair(d.hashes[targets], q.hashes)
     own = torch.arange(len(targets), device=targets.device)
-    backward = info_nce(
-        d.values[targets], q.values, own, temperature=temperature, excluded=same, similarity=similarity
-    )
+    backward = info_nce(d.values[targets], q.values, own, temperature=temperature, excluded=same, similarity=similarity)
     return (forward + backward) / 2

@@ -74,7 +74,5 @@ class Contrastive:
         return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, readout), model.heads))
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(
-            vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
-        )
+        loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
         return {} if loss is None else {"contrastive": loss}

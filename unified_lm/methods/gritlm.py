@@ -89,9 +89,7 @@ class GritLM:
         return Reading(vectors=vectors, sums={"generative": sum(parts[1:], start=parts[0])} if parts else {})
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(
-            vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
-        )
+        loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
         return {} if loss is None else {"contrastive": loss}
 
 

@@ -113,9 +113,7 @@ class LlmJepa:
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         if self.semantic_weight:
-            loss = contrast(
-                vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
-            )
+            loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
             terms |= {} if loss is None else {"semantic": loss}
         if "view" in vectors and self.predictive_weight:
             terms["predictive"] = self.coupling(vectors)

@@ -114,9 +114,7 @@ class Ulme:
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         if self.semantic_weight:
-            loss = contrast(
-                vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
-            )
+            loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
             terms |= {} if loss is None else {"semantic": loss}
         if "answer" in vectors and len(vectors["answer"].rows) > 1:
             terms["predictive"] = self.coupling(vectors["reason"], vectors["answer"])

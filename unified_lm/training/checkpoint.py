@@ -135,9 +135,7 @@ def steps(root: Path) -> list[Path]:
 
 def found(folder: Path) -> Saved:
     state = json.loads((folder / "state.json").read_text())
-    return Saved(
-        folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"]
-    )
+    return Saved(folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"])
 
 
 def at_step(root: Path, step: int, identity: str) -> Saved:

@@ -189,9 +189,7 @@ def vector_gradients(
     return feed, {name: term.detach() for name, term in terms.items()}
 
 
-def backward(
-    reading: Reading, feed: Feed, weights: Mapping[str, float], counts: Mapping[str, int | float]
-) -> None:
+def backward(reading: Reading, feed: Feed, weights: Mapping[str, float], counts: Mapping[str, int | float]) -> None:
     """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
     roots, seeds = [], []
     for name, vectors in reading.vectors.items():
