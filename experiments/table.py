@@ -45,7 +45,7 @@ class Request:
         """
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
-        for name, model in ((name, model) for row in self.definition.rows for name, model in row.models.items()):
+        for name, model in self.definition.models.items():
             settings = [f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides]
             job = compose(settings)
             seeds = self.seeds[:1] if model.deterministic else self.seeds

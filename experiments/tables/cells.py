@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.tables.definition import Reported
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
@@ -25,7 +27,7 @@ class Measure:
 class Cell:
     """`ours`: one measure a seed. `defined`: whether the row can have this column at all."""
 
-    reported: float | None
+    reported: Reported | None
     ours: tuple[Measure, ...]
     defined: bool
     complete: bool
@@ -41,7 +43,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        return None if self.reported is None or self.mean is None else self.mean - self.reported
+        return None if self.reported is None or self.mean is None else self.mean - self.reported.value
 
 
 def half_interval(values: Sequence[float]) -> float | None:

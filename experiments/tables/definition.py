@@ -1,6 +1,6 @@
 """What a table is: rows, columns, published numbers with their source, and the paper's claims in checkable form."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from experiments.errors import UsageError, nearest
 from experiments.places import CONF
 
 RELATIONS = (">", "<")
+ORIGINS = ("printed", "derived", "third-party")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +39,13 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """An experiment as a table reads it.
+    """An experiment as a table reads it; None is a published system that is not run here.
 
     `deterministic`: nothing in it depends on the seed, so one run stands for all seeds. `step`: a checkpoint along the
     way instead of the last (its experiment, or `overrides`, must ask for it in `scoring.steps`).
     """
 
-    experiment: str
+    experiment: str | None
     readout: str = ""
     overrides: tuple[str, ...] = ()
     deterministic: bool = False
@@ -71,7 +72,8 @@ class Row(Model):
     @property
     def models(self) -> dict[str, Model]:
         """The row's models under the names that their runs go by."""
-        return {self.key: self} if self.also is None else {self.key: self, f"{self.key}/also": self.also}
+        first = {} if self.experiment is None else {self.key: self}
+        return first if self.also is None else first | {f"{self.key}/also": self.also}
 
     def source(self, column: str) -> str:
         """The name of the model that a column comes from."""
@@ -100,8 +102,28 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reported:
+    """A published number in the shown unit of its column, and how it is known.
+
+    `origin`: printed in `source`; derived by arithmetic from what `source` states; or third-party, told by `source` of
+    a number that was not read where it was first printed.
+    """
+
+    value: float
+    origin: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            found = nearest(self.origin, ORIGINS)
+            raise UsageError(f"reported: origin={self.origin} is none of {', '.join(ORIGINS)}{found}")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise UsageError(f"reported: {self.value!r} is no number")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A table at one scale. `reported`: row -> column -> the paper's number, in the column's shown unit.
+    """A table at one scale. `reported`: row -> column -> the published number.
 
     Only a `comparable` scale may hold reported numbers: those of another scale never stand beside a paper's.
     """
@@ -115,7 +137,7 @@ class Definition:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
-    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, Reported]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -131,9 +153,17 @@ class Definition:
         for place, row, column in named:
             if row not in rows or column not in columns:
                 raise UsageError(f"{where}: {place} is no cell of it")
+        for row in self.rows:
+            if row.experiment is None and (row.also is not None or row.key not in self.reported):
+                raise UsageError(f"{where}: {row.key} is no experiment, so it must have reported numbers and no more")
         for row, second in pairs:
             if not columns - set(second.columns) - set(row.undefined) or not set(second.columns) - set(row.undefined):
                 raise UsageError(f"{where}: all columns of {row.key} come from one of its two models")
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """All models of all rows, under the names that their runs go by."""
+        return {name: model for row in self.rows for name, model in row.models.items()}
 
 
 def numbers() -> list[int]:
@@ -162,7 +192,25 @@ def parsed(content: Mapping[str, Any], path: Path) -> Definition:
     for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim)):
         parts[name] = tuple(item(cls, entry, path) for entry in parts.get(name) or ())
     parts["notes"] = tuple(parts.get("notes") or ())
+    parts["reported"] = published(parts.get("reported") or (), path)
     return item(Definition, parts, path)
+
+
+def published(groups: Sequence[Mapping[str, Any]], path: Path) -> dict[str, dict[str, Reported]]:
+    """Numbers that stand together under their origin and source, by row and column.
+
+    Raises `UsageError` for a group without one of them, and for two numbers of one cell.
+    """
+    found: dict[str, dict[str, Reported]] = {}
+    for group in groups:
+        if set(group) != {"origin", "source", "cells"}:
+            raise UsageError(f"{path.name}: reported numbers stand in groups of origin, source and cells")
+        for row, cells in group["cells"].items():
+            for column, value in cells.items():
+                if column in found.setdefault(row, {}):
+                    raise UsageError(f"{path.name}: {row}/{column} is reported twice")
+                found[row][column] = Reported(value=value, origin=group["origin"], source=group["source"])
+    return found
 
 
 def item(cls: type, entry: Mapping[str, Any], path: Path) -> Any:

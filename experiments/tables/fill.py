@@ -67,7 +67,9 @@ class Table:
 def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequence[int]) -> Table:
     """Pure: the table of a definition and, for each model of each row, the runs that it needs."""
     cells = {
-        row.key: tuple(cell(definition, row, column, runs[row.source(column.key)]) for column in definition.columns)
+        row.key: tuple(
+            cell(definition, row, column, runs.get(row.source(column.key), ())) for column in definition.columns
+        )
         for row in definition.rows
     }
     by_place = {
@@ -84,7 +86,7 @@ def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequ
 
 def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made]) -> Cell:
     reported = definition.reported.get(row.key, {}).get(column.key)
-    if column.key in row.undefined:
+    if row.experiment is None or column.key in row.undefined:
         return Cell(reported=reported, ours=(), defined=False, complete=True)
     found = [measure(made, row.models[row.source(column.key)], column) for made in runs]
     return Cell(
@@ -128,7 +130,7 @@ def lines(
     """Rows in their order, those with identical runs, read-outs and reported numbers at the place of the first."""
     groups: dict[Any, list[Row]] = {}
     for row in definition.rows:
-        published = tuple(sorted(definition.reported.get(row.key, {}).items()))
+        published = tuple(sorted((column, one.value) for column, one in definition.reported.get(row.key, {}).items()))
         read = tuple(
             (tuple(made.run_id for made in runs[name]), model.readout, model.step) for name, model in row.models.items()
         )

@@ -9,10 +9,12 @@ from typing import Any
 
 from experiments.tables.cells import Cell
 from experiments.tables.claims import Verdict
-from experiments.tables.definition import Column, Row
+from experiments.tables.definition import ORIGINS, Column, Row
 from experiments.tables.fill import Line, Table
 
 MISSING, UNDEFINED = "--", "n/a"
+MARKS = {"printed": "", "derived": "†", "third-party": "‡"}
+MEANT = {"printed": "printed in", "derived": "derived by arithmetic from", "third-party": "told by a third party,"}
 INCOMPARABLE = "Not comparable with any paper's number: "
 
 
@@ -45,15 +47,13 @@ def ours(cell: Cell, column: Column, plus_minus: str = "±") -> str:
 
 
 def shown(cell: Cell, column: Column, plus_minus: str = "±") -> str:
-    """reported / ours / difference where a paper has the number, else ours."""
+    """reported / ours / difference where a number is published, else ours; reported alone where ours cannot be."""
     if cell.reported is None:
         return ours(cell, column, plus_minus)
-    parts = (
-        number(cell.reported, column),
-        ours(cell, column, plus_minus),
-        number(cell.difference, column, signed=True),
-    )
-    return " / ".join(parts)
+    reported = f"{number(cell.reported.value, column)}{MARKS[cell.reported.origin]}"
+    if not cell.defined:
+        return reported
+    return " / ".join((reported, ours(cell, column, plus_minus), number(cell.difference, column, signed=True)))
 
 
 def compares(table: Table) -> bool:
@@ -83,10 +83,23 @@ def remarks(table: Table) -> list[str]:
     """What a reader must know beside the numbers."""
     cells = "reported / ours / difference" if compares(table) else "ours; no paper reports this setting"
     said = [f"Cells: {cells}; ± is the 95 % interval over seeds; {MISSING} is missing, {UNDEFINED} cannot be."]
+    said += explained(table)
+    said += [f"{line.label}: published, not run here." for line in table.lines if not line.runs]
     said += [f"{line.label}: one and the same run at this scale." for line in table.lines if len(line.rows) > 1]
     said += [two_models(row, table) for line in table.lines for row in line.rows if row.also is not None]
     said += [f"Hardware of {machine}: {', '.join(who)}." for machine, who in machines(table).items()]
     return [*table.definition.notes, *said]
+
+
+def legend(table: Table) -> list[tuple[str, str]]:
+    """The mark of each kind of reported number that the table has, and where such numbers come from."""
+    found = [cell.reported for line in table.lines for cell in line.cells if cell.reported is not None]
+    sources = sorted({(ORIGINS.index(one.origin), one.source) for one in found})
+    return [(MARKS[ORIGINS[kind]], f"{MEANT[ORIGINS[kind]]} {source}") for kind, source in sources]
+
+
+def explained(table: Table) -> list[str]:
+    return [f"{mark or 'No mark'}: {meant}." for mark, meant in legend(table)]
 
 
 def two_models(row: Row, table: Table) -> str:
@@ -137,6 +150,8 @@ def comma_separated(table: Table) -> str:
         "readout",
         "column",
         "reported",
+        "origin",
+        "reported_by",
         "ours",
         "interval_95",
         "difference",
@@ -148,7 +163,9 @@ def comma_separated(table: Table) -> str:
         for cell, column in zip(line.cells, table.definition.columns, strict=True):
             place = (table.definition.number, table.definition.scale, line.label, line.readout, column.key)
             mean = MISSING if cell.mean is None and cell.defined else cell.mean
-            writer.writerow((*place, cell.reported, mean, cell.interval, cell.difference, len(cell.ours), cell.defined))
+            known = cell.reported
+            told = ("", "", "") if known is None else (known.value, known.origin, known.source)
+            writer.writerow((*place, *told, mean, cell.interval, cell.difference, len(cell.ours), cell.defined))
     return out.getvalue()
 
 
@@ -166,6 +183,7 @@ def latex(table: Table) -> str:
         *rows[1:],
         r"\hline",
         r"\end{tabular}",
+        *(rf"\par {escaped(said)}" for said in explained(table)),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
@@ -174,7 +192,7 @@ def latex(table: Table) -> str:
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-    "→": r"$\rightarrow$", "±": r"$\pm$", "–": "--", ">": r"$>$", "<": r"$<$",
+    "†": r"\dag{}", "‡": r"\ddag{}", "→": r"$\rightarrow$", "±": r"$\pm$", "–": "--", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
 
 
@@ -224,6 +242,7 @@ def plain(table: Table) -> dict[str, Any]:
         "comparable": definition.comparable,
         "about": about(table),
         "source": definition.source,
+        "legend": [{"mark": mark, "meaning": meant} for mark, meant in legend(table)],
         "seeds": list(table.seeds),
         "complete": not table.missing,
         "columns": [
@@ -256,7 +275,9 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
         "hardware": line.hardware,
         "cells": {
             column.key: {
-                "reported": cell.reported,
+                "reported": None if cell.reported is None else cell.reported.value,
+                "origin": None if cell.reported is None else cell.reported.origin,
+                "reported_by": None if cell.reported is None else cell.reported.source,
                 "ours": cell.mean,
                 "interval": cell.interval,
                 "difference": cell.difference,

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from experiments.errors import UsageError
 from experiments.tables.cells import Measure, half_interval
 from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judged
-from experiments.tables.definition import Claim, Column, Definition, Row, Second
+from experiments.tables.definition import Claim, Column, Definition, Reported, Row, Second, published
 from experiments.tables.fill import Made, Table, fill
 from experiments.tables.render import FORMATS, plain
 
@@ -131,8 +132,15 @@ def test_a_seed_that_lacks_its_run_shows_in_its_cell() -> None:
     assert len(filled.missing) == 1
 
 
+def reported(value: float = 48.5, origin: str = "printed") -> dict[str, dict[str, Reported]]:
+    return {"ours": {"found": Reported(value=value, origin=origin, source="a paper, table 1")}}
+
+
+PAPER = {"scale": "paper", "comparable": True}
+
+
 def test_reported_ours_and_difference_stand_together_at_a_comparable_scale() -> None:
-    filled = table(scale="paper", comparable=True, reported={"ours": {"found": 48.5}})
+    filled = table(**PAPER, reported=reported())
     assert "48.5 / 50.0 / +1.5" in FORMATS["md"](filled)
     cell = plain(filled)["rows"][1]["cells"]["found"]
     assert (cell["reported"], cell["ours"], cell["difference"]) == pytest.approx((48.5, 50.0, 1.5))
@@ -140,7 +148,60 @@ def test_reported_ours_and_difference_stand_together_at_a_comparable_scale() -> 
 
 def test_a_small_scale_never_stands_beside_a_papers_number() -> None:
     with pytest.raises(UsageError, match="cannot be compared"):
-        table(reported={"ours": {"found": 48.5}})
+        table(reported=reported())
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    ("origin", "mark", "meaning"),
+    [
+        ("printed", "", "printed in a paper, table 1"),
+        ("derived", "†", "derived by arithmetic from a paper, table 1"),
+        ("third-party", "‡", "told by a third party, a paper, table 1"),
+    ],
+)
+def test_every_format_tells_how_a_reported_number_is_known(ending: str, origin: str, mark: str, meaning: str) -> None:
+    text = FORMATS[ending](table(**PAPER, reported=reported(origin=origin)))
+    if ending == "csv":
+        assert f',48.5,{origin},"a paper, table 1",' in text
+    elif ending == "json":
+        values = json.loads(text)
+        assert values["legend"] == [{"mark": mark, "meaning": meaning}]
+        cell = values["rows"][1]["cells"]["found"]
+        assert (cell["reported"], cell["origin"], cell["reported_by"]) == (48.5, origin, "a paper, table 1")
+    else:
+        shown = {"†": r"\dag{}", "‡": r"\ddag{}"}.get(mark, mark) if ending == "tex" else mark
+        assert f"48.5{shown} / " in text
+        assert f"{shown or 'No mark'}: {meaning}." in text
+
+
+def group(**more: Any) -> dict[str, Any]:
+    return {"origin": "printed", "source": "a paper", "cells": {"ours": {"found": 48.5}}} | more
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([group(origin="third_party")], "did you mean third-party"),
+        ([group(cells={"ours": {"found": "48.5"}})], "no number"),
+        ([group(), group(origin="derived")], "reported twice"),
+        ([{"origin": "printed", "cells": {}}], "groups of origin, source and cells"),
+    ],
+)
+def test_a_reported_number_without_a_known_origin_is_refused(groups: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        published(groups, Path("7.yaml"))
+
+
+def test_a_published_system_that_is_not_run_stands_beside_with_its_numbers_alone() -> None:
+    row = Row(key="big", label="a bigger model", experiment=None)
+    number = Reported(value=67.07, origin="third-party", source="a page")
+    filled = table(**PAPER, rows=(*ROWS, row), reported={"big": {"found": number}})
+    assert "| a bigger model | – | 67.1‡ | n/a | – |" in FORMATS["md"](filled)
+    assert "a bigger model: published, not run here." in FORMATS["md"](filled)
+    assert filled.missing == ()
+    with pytest.raises(UsageError, match="big is no experiment"):
+        replace(DEFINITION, rows=(*ROWS, row))
 
 
 @pytest.mark.parametrize("ending", FORMATS)
