@@ -89,6 +89,7 @@ def blank(run: Run) -> dict[str, Any]:
         "wandb_id": None,
         "suites": {},
         "scores": [],
+        "skipped": {},
         "status": "started",
         "error": None,
     }
@@ -150,11 +151,22 @@ def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     return record["status"] == "finished" and all(record["suites"].get(name) == key for name, key in wanted.items())
 
 
-def with_scores(record: Mapping[str, Any], name: str, key: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fields of a record after the suite `name` was scored: its older scores give way."""
+def with_scores(
+    record: Mapping[str, Any], name: str, key: str, scores: list[dict[str, Any]], skipped: Mapping[str, str]
+) -> dict[str, Any]:
+    """The fields of a record after the suite `name` was scored: its older scores give way.
+
+    `skipped`: task -> the reason for which it has no score at all.
+    """
     again = {score["suite"] for score in scores}
     others = [score for score in record["scores"] if score["suite"] not in again]
-    return {"scores": others + scores, "suites": {**record["suites"], name: key}}
+    scored = {score["task"] for score in scores}
+    lacking = {task: reason for task, reason in skipped.items() if task not in scored}
+    return {
+        "scores": others + scores,
+        "suites": {**record["suites"], name: key},
+        "skipped": {**record.get("skipped", {}), name: lacking},
+    }
 
 
 @contextmanager

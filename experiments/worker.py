@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import yaml
 
+from evals.store import Store
 from experiments import progress, record
 from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
@@ -201,7 +202,8 @@ def score(
             for each in subjects(experiment, made, digest, step)
             for one in suite.score(each, folder=folder / "scores", progress=progress.scoring(name))
         ]
-        entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores))
+        skipped = Store(folder=folder / "scores", suite=suite.name).skipped()
+        entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores, skipped))
         mirror.scores(scores)
         print(f"score {name}: {len(scores)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return entry

@@ -25,12 +25,25 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """`ours`: one measure a seed. `defined`: whether the row can have this column at all."""
+    """`ours`: one measure a seed. `defined`: whether the row can have this column at all. `lacking`: the seeds without
+    a measure, each with the reason."""
 
     reported: Reported | None
     ours: tuple[Measure, ...]
     defined: bool
-    complete: bool
+    lacking: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return not self.lacking
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the cell, or a part of it, is blank; the seeds are named where not all of them lack for one reason."""
+        told = dict.fromkeys(reason for _, reason in self.lacking)
+        if len(told) == 1 and not self.ours:
+            return tuple(told)
+        return tuple(f"seed {seed}: {reason}" for seed, reason in self.lacking)
 
     @property
     def mean(self) -> float | None:

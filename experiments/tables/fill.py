@@ -87,14 +87,36 @@ def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequ
 def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made]) -> Cell:
     reported = definition.reported.get(row.key, {}).get(column.key)
     if row.experiment is None or column.key in row.undefined:
-        return Cell(reported=reported, ours=(), defined=False, complete=True)
-    found = [measure(made, row.models[row.source(column.key)], column) for made in runs]
+        return Cell(reported=reported, ours=(), defined=False)
+    model = row.models[row.source(column.key)]
+    found = [(made, measure(made, model, column)) for made in runs]
     return Cell(
         reported=reported,
-        ours=tuple(one for one in found if one is not None),
+        ours=tuple(one for _, one in found if one is not None),
         defined=True,
-        complete=all(one is not None for one in found),
+        lacking=tuple((made.seed, why(made, column)) for made, one in found if one is None),
     )
+
+
+def why(made: Made, column: Column) -> str:
+    """The reason for which a run has no score for a column: what the suite said, else how far the run came."""
+    record = made.record
+    if record is None:
+        return "no run"
+    said = record.get("skipped", {}).get(column.suite, {}).get(column.task)
+    if said:
+        return f"{column.task} has no score: {said}"
+    if record["status"] != "finished":
+        return f"run {record['status']}{': ' + record['error'] if record.get('error') else ''}"
+    suite = [score for score in record["scores"] if score["suite"] == column.suite]
+    if not suite:
+        other = sorted({score["suite"] for score in record["scores"] if score["suite"].startswith(f"{column.suite} (")})
+        return f"the run was not scored on {column.suite}{', only on ' + ', '.join(other) if other else ''}"
+    found = [score for score in suite if score["task"] == column.task and score["metric"] == column.metric]
+    if not found:
+        return f"{column.suite} gave no {column.metric} of {column.task}"
+    places = sorted({f"{score['subset']}, read-out {score['readout']}, step {score['step']}" for score in found})
+    return f"{column.task} was scored elsewhere only ({'; '.join(places)})"
 
 
 def measure(made: Made, model: Model, column: Column) -> Measure | None:

@@ -67,16 +67,28 @@ def header(table: Table) -> list[str]:
 
 
 def body(table: Table, plus_minus: str = "±") -> list[list[str]]:
-    columns = table.definition.columns
+    columns, notes = table.definition.columns, footnotes(table)
     return [
         [
             line.label,
             line.readout or "–",
-            *(shown(cell, column, plus_minus) for cell, column in zip(line.cells, columns, strict=True)),
+            *(
+                shown(cell, column, plus_minus) + "".join(f" [{notes.index(note) + 1}]" for note in cell.reasons)
+                for cell, column in zip(line.cells, columns, strict=True)
+            ),
             "–" if line.hours is None else f"{line.hours:.2g}",
         ]
         for line in table.lines
     ]
+
+
+def footnotes(table: Table) -> list[str]:
+    """What single cells say beside their number, each text once; its place in the list is its mark."""
+    return list(dict.fromkeys(note for line in table.lines for cell in line.cells for note in cell.reasons))
+
+
+def numbered(table: Table) -> list[str]:
+    return [f"[{number}] {note}" for number, note in enumerate(footnotes(table), start=1)]
 
 
 def remarks(table: Table) -> list[str]:
@@ -132,6 +144,8 @@ def markdown(table: Table) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, f"|{rule}|")
     parts = [f"# {title(table)}", about(table), "\n".join(lines)]
+    if footnotes(table):
+        parts.append("\n".join(f"- {note}" for note in numbered(table)))
     if table.verdicts:
         parts.append("Claims\n\n" + "\n".join(f"- {verdict(one)}" for one in table.verdicts))
     parts.append("\n".join(f"- {remark}" for remark in remarks(table)))
@@ -157,6 +171,7 @@ def comma_separated(table: Table) -> str:
         "difference",
         "n",
         "defined",
+        "lacking",
     )
     writer.writerow(names)
     for line in table.lines:
@@ -165,7 +180,9 @@ def comma_separated(table: Table) -> str:
             mean = MISSING if cell.mean is None and cell.defined else cell.mean
             known = cell.reported
             told = ("", "", "") if known is None else (known.value, known.origin, known.source)
-            writer.writerow((*place, *told, mean, cell.interval, cell.difference, len(cell.ours), cell.defined))
+            reasons = "; ".join(cell.reasons)
+            measured = (mean, cell.interval, cell.difference, len(cell.ours), cell.defined, reasons)
+            writer.writerow((*place, *told, *measured))
     return out.getvalue()
 
 
@@ -183,7 +200,7 @@ def latex(table: Table) -> str:
         *rows[1:],
         r"\hline",
         r"\end{tabular}",
-        *(rf"\par {escaped(said)}" for said in explained(table)),
+        *(rf"\par {escaped(said)}" for said in (*explained(table), *numbered(table))),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
@@ -215,11 +232,13 @@ def fragment(table: Table) -> str:
     head = "".join(f"<th>{e(name)}</th>" for name in header(table))
     rows = "".join("<tr>" + "".join(f"<td>{e(value)}</td>" for value in row) + "</tr>" for row in body(table))
     claims = "".join(f'<li class="{e(one.verdict.split()[0])}">{e(verdict(one))}</li>' for one in table.verdicts)
+    cells = "".join(f"<li>{e(note)}</li>" for note in numbered(table))
     notes = "".join(f"<li>{e(remark)}</li>" for remark in remarks(table))
     lacking = "".join(f"<li>{e(what)}: <code>{e(command)}</code></li>" for what, command in table.missing)
     return (
         f"<h2>{e(title(table))}</h2><p class=scale>{e(about(table))}</p>"
         f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        + (f"<ul>{cells}</ul>" if cells else "")
         + (f"<h3>Claims</h3><ul>{claims}</ul>" if claims else "")
         + f"<ul>{notes}</ul>"
         + (f"<h3>Missing</h3><ul>{lacking}</ul>" if lacking else "")
@@ -283,6 +302,7 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
                 "difference": cell.difference,
                 "n": len(cell.ours),
                 "defined": cell.defined,
+                "lacking": [{"seed": seed, "reason": reason} for seed, reason in cell.lacking],
                 "values": [one.shown for one in cell.ours],
             }
             for cell, column in zip(line.cells, columns, strict=True)

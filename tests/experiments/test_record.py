@@ -113,11 +113,12 @@ def test_a_finished_run_is_complete_until_its_suites_or_weights_change() -> None
 
 def test_scores_of_a_suite_replace_its_older_ones_and_no_others() -> None:
     def score(suite: str, value: float) -> dict:
-        return {"suite": suite, "value": value}
+        return {"suite": suite, "task": "t", "value": value}
 
     entry = {"scores": [score("a", 1), score("b", 2)], "suites": {"a": "x", "b": "y"}}
-    after = record.with_scores(entry, "a", "z", [score("a", 3)])
+    after = record.with_scores(entry, "a", "z", [score("a", 3)], {"t": "tried before", "u": "no text"})
     assert after["scores"] == [score("b", 2), score("a", 3)]
+    assert after["skipped"] == {"a": {"u": "no text"}}
     assert after["suites"] == {"a": "z", "b": "y"}
 
 

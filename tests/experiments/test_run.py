@@ -97,6 +97,16 @@ def test_a_row_that_trains_nothing_has_the_backbone_for_its_digest(here: None) -
     assert not (run.folder / "checkpoint").exists()
 
 
+def test_a_record_says_why_a_task_has_no_score(here: None, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na cat\ta cat\t5\na cat\ta dog\t2\na cat\ta ball\t0\n")
+    suite = ["evals=[local_sts]", f"evals.local_sts.file={pairs}"]
+    run = identify(compose(["experiment=t15_bm25", "scale=tiny", "logging.wandb=disabled", *suite]))
+    assert ensure(run) == 0
+    assert entry_of(run)["scores"] == []
+    assert "STS needs vectors" in entry_of(run)["skipped"]["local_sts"]["LocalSts"]
+
+
 def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(outputs: Path) -> None:
     import torch
 

@@ -37,7 +37,8 @@ def test_a_table_without_its_runs_exits_with_one_shows_dashes_and_names_the_comm
 ) -> None:
     assert table.main(REQUEST) == 1
     said = capsys.readouterr()
-    assert "| -- |" in said.out
+    assert "| -- [1] |" in said.out
+    assert "- [1] no run" in said.out
     assert "python -m experiments.run experiment=t15_contrastive scale=tiny logging.wandb=disabled seed=1" in said.err
     assert {path.name for path in (outputs / "tables").iterdir()} == {
         f"table-15.{ending}" for ending in ("md", "csv", "tex", "html", "json")
@@ -53,7 +54,9 @@ def test_reproducing_trains_what_lacks_and_a_failed_run_leaves_a_hole(
     assert said.out.count("done after") == 3
     rows = json.loads((outputs / "tables" / "table-15.json").read_text(encoding="utf-8"))["rows"]
     assert [len(row["runs"]) for row in rows] == [1, 2]
-    assert all(cell["ours"] is None for row in rows for cell in row["cells"].values())
+    cells = [cell for row in rows for cell in row["cells"].values()]
+    assert all(cell["ours"] is None for cell in cells)
+    assert {one["reason"] for cell in cells for one in cell["lacking"]} == {"the run was not scored on given"}
     page = (outputs / "report" / "index.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 2
     assert "Table 15 at scale=tiny" in page

@@ -14,7 +14,7 @@ from experiments.tables.cells import Measure, half_interval
 from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judged
 from experiments.tables.definition import Claim, Column, Definition, Reported, Row, Second, published
 from experiments.tables.fill import Made, Table, fill
-from experiments.tables.render import FORMATS, plain
+from experiments.tables.render import FORMATS, footnotes, plain
 
 COLUMNS = (
     Column(key="found", label="retrieval", suite="s", task="find", metric="ndcg_at_10", better="higher", factor=100),
@@ -106,6 +106,48 @@ def test_a_run_that_lacks_one_score_is_missing_that_one() -> None:
     partial["ours"] = [made("ours", 0, 0.5, None)]
     ((what, _),) = fill(DEFINITION, partial, (0,)).missing
     assert what.endswith(": perplexity")
+
+
+REASONS = {
+    "no run": None,
+    "run failed: RuntimeError: no memory": {"status": "failed", "error": "RuntimeError: no memory", "scores": []},
+    "guess has no score: ours generates no text": {"skipped": {"s": {"guess": "ours generates no text"}}},
+    "s gave no perplexity of guess": {},
+    "the run was not scored on s": {"scores": []},
+    "the run was not scored on s, only on s (subset)": {
+        "scores": [score("guess", "perplexity", 9, suite="s (subset)")]
+    },
+    "guess was scored elsewhere only (test, read-out last, step 3)": {
+        "scores": [score("guess", "perplexity", 9.0, readout="last")]
+    },
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None:
+    some = runs()
+    entry = made("ours", 0, 0.5, None)
+    change = REASONS[reason]
+    some["ours"] = [replace(entry, record=None if change is None else entry.record | change)]
+    filled = fill(DEFINITION, some, (0,))
+    text = FORMATS[ending](filled)
+    if ending == "json":
+        assert json.loads(text)["rows"][1]["cells"]["ppl"]["lacking"] == [{"seed": 0, "reason": reason}]
+    elif ending == "csv":
+        assert text.splitlines()[4].rstrip('"').endswith(reason)
+    else:
+        mark = footnotes(filled).index(reason) + 1
+        assert f"-- [{mark}]" in text
+        assert f"[{mark}] {reason}" in text
+
+
+def test_a_seed_that_lacks_for_a_reason_of_its_own_is_named() -> None:
+    some = runs((0, 1))
+    some["ours"][1] = replace(some["ours"][1], record=some["ours"][1].record | {"status": "stopped", "scores": []})
+    text = FORMATS["md"](fill(DEFINITION, some, (0, 1)))
+    assert "50.0 -- [1] | 38.0 -- [1]" in text
+    assert "- [1] seed 1: run stopped" in text
 
 
 def test_a_cell_that_cannot_be_is_not_missing() -> None:
@@ -307,9 +349,7 @@ def verdict(left: tuple[Measure, ...], right: tuple[Measure, ...], **more: Any) 
     from experiments.tables.cells import Cell
 
     claim = Claim(text="left is more", left="a", right="b", **({"relation": ">"} | more))
-    cells = {
-        name: Cell(reported=None, ours=ours, defined=True, complete=True) for name, ours in (("a", left), ("b", right))
-    }
+    cells = {name: Cell(reported=None, ours=ours, defined=True) for name, ours in (("a", left), ("b", right))}
     return judged(claim, cells).verdict
 
 
