@@ -19,7 +19,7 @@ from experiments.errors import UsageError
 from experiments.files import write, write_json
 from experiments.identity import Run, digest, sources, what
 from experiments.places import shown
-from experiments.provenance import SCORING, git, versions
+from experiments.provenance import SCORING, code_of, git, versions
 
 RECORD = "record.json"
 
@@ -76,6 +76,7 @@ def blank(run: Run) -> dict[str, Any]:
         "config": run.config,
         "git": git(),
         "versions": versions(),
+        "makers": [],
         "hardware": None,
         "threads": None,
         "wall_s": None,
@@ -120,6 +121,18 @@ def change(folder: Path, **fields: Any) -> dict[str, Any]:
     record |= fields
     write_json(folder / RECORD, record)
     return record
+
+
+def makers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Code and libraries of every worker that had a part in a run, each once.
+
+    A record that names none has its commit, from which the code is known unless files differed from it.
+    """
+    if "makers" in record:
+        return record["makers"]
+    commit = record["git"] or {"commit": None, "dirty": False}
+    known = None if commit["dirty"] or not commit["commit"] else code_of(commit["commit"])
+    return [{**commit, "code": known, "versions": record["versions"]}] if record["hardware"] else []
 
 
 def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from experiments.identity import Run, digest, identify
 from experiments.places import outputs, shown
 from experiments.tables.definition import Definition, numbers, read
 from experiments.tables.fill import Made, Table, fill
+from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\
@@ -95,7 +96,8 @@ def made_of(run: Run) -> Made:
     entry = record.read(run.folder)
     if entry is not None and entry["identity"] != run.identity:
         raise UsageError(f"{shown(run.folder)} holds a run of another identity: move it away")
-    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=entry)
+    makers = () if entry is None else tuple(Maker.of(one) for one in record.makers(entry))
+    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=entry, makers=makers)
 
 
 def publish(table: Table) -> list[Path]:

@@ -23,7 +23,7 @@ from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
 from experiments.models import Built, built, opened, parent_model, restore, subjects
 from experiments.places import shown
-from experiments.provenance import git, hardware, versions
+from experiments.provenance import git, hardware, maker
 from experiments.teacher import taught
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
@@ -61,7 +61,7 @@ def leader(folder: Path) -> int:
     mirror: Tracker = Off()
     try:
         mirror = tracker(entry, folder, record.history(folder))
-        entry = record.change(folder, **circumstances(), wandb_id=mirror.id, error=None)
+        entry = record.change(folder, **circumstances(entry), wandb_id=mirror.id, error=None)
         if entry["digest"] is None:
             entry, made = learn(experiment, made, entry, folder, mirror)
         elif made is not None and experiment.trains:
@@ -113,8 +113,16 @@ def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
     return made
 
 
-def circumstances() -> dict[str, Any]:
-    return {"git": git(), "versions": versions(), "hardware": hardware(), "threads": torch.get_num_threads()}
+def circumstances(entry: dict[str, Any]) -> dict[str, Any]:
+    """Where and by what this is run; `makers` also names what earlier attempts were run by."""
+    before, now = record.makers(entry), maker()
+    return {
+        "git": git(),
+        "versions": now["versions"],
+        "makers": before if now in before else [*before, now],
+        "hardware": hardware(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def learn(

@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.tables.definition import Reported
+from experiments.tables.makers import Maker, several
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One run's score over `n` examples: `value` in its own `unit`, `shown` times the column's `factor`."""
+    """One run's score over `n` examples: `value` in its own `unit`, `shown` times the column's `factor`.
+
+    `makers`: the versions that had a part in the run.
+    """
 
     seed: int
     value: float
     factor: float
     n: int
     unit: str
+    makers: tuple[Maker, ...] = ()
 
     @property
     def shown(self) -> float:
@@ -57,6 +62,11 @@ class Cell:
     @property
     def difference(self) -> float | None:
         return None if self.reported is None or self.mean is None else self.mean - self.reported.value
+
+    @property
+    def versions(self) -> str:
+        """The versions that made the cell's runs, where they are not the same."""
+        return several((one.seed, maker) for one in self.ours for maker in one.makers)
 
 
 def half_interval(values: Sequence[float]) -> float | None:

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 from experiments.tables.cells import Cell, Measure, half_interval
 from experiments.tables.definition import Claim
+from experiments.tables.makers import several
 
 HOLDS, FAILS, UNTOLD, FEW = "holds", "fails", "not distinguishable", "not enough runs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`difference`: left minus right, in the shown unit, mean over shared seeds; `error`: its half 95 % interval."""
+    """`difference`: left minus right, in the shown unit, mean over shared seeds; `error`: its half 95 % interval.
+
+    `versions`: what differs between the runs that it compares, "" where one version made them all.
+    """
 
     claim: Claim
     verdict: str
     difference: float | None
     error: float | None
     seeds: int
+    versions: str = ""
 
 
 def judged(claim: Claim, cells: Mapping[str, Cell]) -> Verdict:
@@ -37,7 +42,8 @@ def judged(claim: Claim, cells: Mapping[str, Cell]) -> Verdict:
     error = (half_interval(differences) or 0.0) if len(pairs) > 1 else max(claim.noise, sampling(*pairs[0]))
     excess = (mean if claim.relation == ">" else -mean) - claim.margin
     verdict = UNTOLD if abs(excess) <= error else HOLDS if excess > 0 else FAILS
-    return Verdict(claim=claim, verdict=verdict, difference=mean, error=error, seeds=len(pairs))
+    versions = several((one.seed, maker) for pair in pairs for one in pair for maker in one.makers)
+    return Verdict(claim=claim, verdict=verdict, difference=mean, error=error, seeds=len(pairs), versions=versions)
 
 
 def paired(left: tuple[Measure, ...], right: tuple[Measure, ...]) -> list[tuple[Measure, Measure]]:

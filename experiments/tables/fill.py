@@ -8,6 +8,7 @@ from experiments.errors import UsageError
 from experiments.tables.cells import Cell, Measure
 from experiments.tables.claims import Verdict, judged
 from experiments.tables.definition import Column, Definition, Model, Row
+from experiments.tables.makers import Maker
 
 NO_READOUT = ("", "none", "n/a")
 
@@ -20,6 +21,7 @@ class Made:
     run_id: str
     command: str
     record: Mapping[str, Any] | None
+    makers: tuple[Maker, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,14 @@ def measure(made: Made, model: Model, column: Column) -> Measure | None:
             f"{made.run_id}: several scores of {column.task}/{column.metric} ({'; '.join(found)}); name one"
         )
     score = fitting[0]
-    return Measure(seed=made.seed, value=score["value"], factor=column.factor, n=score["n"], unit=score["unit"])
+    return Measure(
+        seed=made.seed,
+        value=score["value"],
+        factor=column.factor,
+        n=score["n"],
+        unit=score["unit"],
+        makers=made.makers,
+    )
 
 
 def lines(

@@ -73,7 +73,7 @@ def body(table: Table, plus_minus: str = "±") -> list[list[str]]:
             line.label,
             line.readout or "–",
             *(
-                shown(cell, column, plus_minus) + "".join(f" [{notes.index(note) + 1}]" for note in cell.reasons)
+                shown(cell, column, plus_minus) + "".join(f" [{notes.index(note) + 1}]" for note in said_of(cell))
                 for cell, column in zip(line.cells, columns, strict=True)
             ),
             "–" if line.hours is None else f"{line.hours:.2g}",
@@ -84,7 +84,11 @@ def body(table: Table, plus_minus: str = "±") -> list[list[str]]:
 
 def footnotes(table: Table) -> list[str]:
     """What single cells say beside their number, each text once; its place in the list is its mark."""
-    return list(dict.fromkeys(note for line in table.lines for cell in line.cells for note in cell.reasons))
+    return list(dict.fromkeys(note for line in table.lines for cell in line.cells for note in said_of(cell)))
+
+
+def said_of(cell: Cell) -> list[str]:
+    return [*cell.reasons, *filter(None, [cell.versions])]
 
 
 def numbered(table: Table) -> list[str]:
@@ -135,7 +139,8 @@ def verdict(one: Verdict) -> str:
     if one.difference is None:
         return f"{one.claim.text}: {one.verdict} ({one.seeds} of {one.claim.seeds})"
     basis = "1 seed, sampling of examples only" if one.seeds == 1 else f"{one.seeds} seeds"
-    return f"{one.claim.text}: {one.verdict} (difference {one.difference:+.2f} ± {one.error:.2f}, {basis})"
+    versions = f"; {one.versions}" if one.versions else ""
+    return f"{one.claim.text}: {one.verdict} (difference {one.difference:+.2f} ± {one.error:.2f}, {basis}{versions})"
 
 
 def markdown(table: Table) -> str:
@@ -172,6 +177,7 @@ def comma_separated(table: Table) -> str:
         "n",
         "defined",
         "lacking",
+        "versions",
     )
     writer.writerow(names)
     for line in table.lines:
@@ -181,7 +187,7 @@ def comma_separated(table: Table) -> str:
             known = cell.reported
             told = ("", "", "") if known is None else (known.value, known.origin, known.source)
             reasons = "; ".join(cell.reasons)
-            measured = (mean, cell.interval, cell.difference, len(cell.ours), cell.defined, reasons)
+            measured = (mean, cell.interval, cell.difference, len(cell.ours), cell.defined, reasons, cell.versions)
             writer.writerow((*place, *told, *measured))
     return out.getvalue()
 
@@ -276,6 +282,7 @@ def plain(table: Table) -> dict[str, Any]:
                 "difference": one.difference,
                 "error": one.error,
                 "n": one.seeds,
+                "versions": one.versions or None,
             }
             for one in table.verdicts
         ],
@@ -302,6 +309,7 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
                 "difference": cell.difference,
                 "n": len(cell.ours),
                 "defined": cell.defined,
+                "versions": cell.versions or None,
                 "lacking": [{"seed": seed, "reason": reason} for seed, reason in cell.lacking],
                 "values": [one.shown for one in cell.ours],
             }

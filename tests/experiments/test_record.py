@@ -156,3 +156,14 @@ def test_a_suite_over_local_data_is_asked_again_when_the_data_changes(tmp_path: 
     assert record.asked(config, "weights") == before
     text.write_text("another")
     assert record.asked(config, "weights") != before
+
+
+def test_a_record_from_before_makers_were_kept_has_its_commits_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "code_of", lambda commit: f"code of {commit}")
+    old = {"git": {"commit": "c", "dirty": False}, "versions": {"torch": "2"}, "hardware": {"cores": 2}}
+    (maker,) = record.makers(old)
+    assert maker == {"commit": "c", "dirty": False, "code": "code of c", "versions": {"torch": "2"}}
+    changed = record.makers(old | {"git": {"commit": "c", "dirty": True}})
+    assert changed[0]["code"] is None  # what the files held is not known
+    assert record.makers(old | {"git": None})[0]["commit"] is None
+    assert record.makers(old | {"hardware": None}) == []  # no worker has begun

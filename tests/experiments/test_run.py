@@ -52,6 +52,21 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
     assert list((run.folder / "checkpoint").rglob("model.safetensors"))
 
 
+def test_a_record_names_every_version_that_had_a_part_in_it_once(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run()
+    assert ensure(run) == 0
+    (first,) = entry_of(run)["makers"]
+    assert first["code"] and first["versions"]["torch"]
+    record.change(run.folder, status="trained")
+    assert ensure(run) == 0
+    assert entry_of(run)["makers"] == [first]
+    later = first | {"code": "another"}
+    monkeypatch.setattr("experiments.worker.maker", lambda: later)
+    record.change(run.folder, status="trained")
+    assert ensure(run) == 0
+    assert entry_of(run)["makers"] == [first, later]
+
+
 def test_doing_it_again_does_nothing(here: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run()
     assert ensure(run) == 0

@@ -14,6 +14,7 @@ from experiments.tables.cells import Measure, half_interval
 from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judged
 from experiments.tables.definition import Claim, Column, Definition, Reported, Row, Second, published
 from experiments.tables.fill import Made, Table, fill
+from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, footnotes, plain
 
 COLUMNS = (
@@ -339,6 +340,59 @@ def test_two_models_of_which_one_gives_nothing_are_refused(columns: tuple[str, .
     row = replace(TWO, also=replace(TWO.also, columns=columns))
     with pytest.raises(UsageError, match=r"one of its two models|no cell"):
         replace(DEFINITION, rows=(*ROWS, row))
+
+
+OLD = {"commit": "1111111aaa", "dirty": False, "code": "old", "versions": {"torch": "2.12", "wandb": "1", "mteb": "2"}}
+NEW = {"commit": "2222222bbb", "dirty": True, "code": "new", "versions": {"torch": "2.13", "wandb": "1", "mteb": "2"}}
+DIFFER = (
+    "runs of different versions: seed 0 by commit 1111111 (torch 2.12); seed 1 by commit 2222222 with changes "
+    "(torch 2.13)"
+)
+
+
+def made_by(*makers: Sequence[dict[str, Any]]) -> Table:
+    """Our row at one seed for each list of makers, and a claim that compares it with base, made by the first."""
+    of = [tuple(map(Maker.of, each)) for each in makers]
+    some = runs(range(len(of)))
+    some["ours"] = [replace(one, makers=own) for one, own in zip(some["ours"], of, strict=True)]
+    some["base"] = [replace(some["base"][0], makers=of[0])]
+    claim = Claim(text="ours is more", left="ours/found", relation=">", right="base/found")
+    return fill(replace(DEFINITION, claims=(claim,)), some, range(len(of)))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_mean_over_runs_of_different_versions_says_so(ending: str) -> None:
+    text = FORMATS[ending](made_by([OLD], [NEW]))
+    if ending == "json":
+        values = json.loads(text)
+        assert values["rows"][1]["cells"]["found"]["versions"] == DIFFER
+        assert values["rows"][0]["cells"]["found"]["versions"] is None
+        assert values["claims"][0]["versions"] == DIFFER
+    elif ending == "csv":
+        assert text.splitlines()[3].endswith(DIFFER)
+    else:
+        assert " [1]" in text.replace(f"[1] {DIFFER}", "")
+        assert f"[1] {DIFFER}" in text
+
+
+@pytest.mark.parametrize("ending", ["md", "html"])
+def test_a_verdict_over_runs_of_different_versions_says_so(ending: str) -> None:
+    assert f"2 seeds; {DIFFER})" in FORMATS[ending](made_by([OLD], [NEW]))
+
+
+def test_versions_are_the_same_where_they_compute_the_same() -> None:
+    doc_only = OLD | {"commit": "3333333ccc", "versions": OLD["versions"] | {"wandb": "2"}}
+    assert "different versions" not in FORMATS["md"](made_by([OLD], [doc_only]))
+    unknown = OLD | {"code": None}
+    assert "different versions" in FORMATS["md"](made_by([OLD], [unknown]))
+
+
+def test_a_library_alone_makes_another_version_and_one_run_may_have_two() -> None:
+    other = OLD | {"versions": OLD["versions"] | {"mteb": "3"}}
+    apart = FORMATS["md"](made_by([OLD], [other]))
+    assert "seed 0 by commit 1111111 (mteb 2); seed 1 by commit 1111111 (mteb 3)" in apart
+    twice = FORMATS["md"](made_by([OLD, other]))
+    assert "seed 0 by commit 1111111 (mteb 2); seed 0 by commit 1111111 (mteb 3)" in twice
 
 
 def measures(*values: float, unit: str = "fraction", factor: float = 100.0, n: int = 100) -> tuple[Measure, ...]:
