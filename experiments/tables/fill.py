@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.errors import UsageError
+from experiments.errors import UsageError, first_line
 from experiments.tables.cells import Cell, Measure
 from experiments.tables.claims import Verdict, judged
 from experiments.tables.definition import Column, Definition, Model, Row
@@ -109,7 +109,7 @@ def why(made: Made, column: Column) -> str:
     if said:
         return f"{column.task} has no score: {said}"
     if record["status"] != "finished":
-        return f"run {record['status']}{': ' + record['error'] if record.get('error') else ''}"
+        return f"run {record['status']}{': ' + first_line(record['error']) if record.get('error') else ''}"
     suite = [score for score in record["scores"] if score["suite"] == column.suite]
     if not suite:
         other = sorted({score["suite"] for score in record["scores"] if score["suite"].startswith(f"{column.suite} (")})

@@ -1,0 +1,67 @@
+"""A small table and the records that fill it, for the tests of tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.tables.definition import Column, Definition, Row
+from experiments.tables.fill import Made, Table, fill
+
+COLUMNS = (
+    Column(key="found", label="retrieval", suite="s", task="find", metric="ndcg_at_10", better="higher", factor=100),
+    Column(key="ppl", label="perplexity", suite="s", task="guess", metric="perplexity", better="lower"),
+)
+ROWS = (
+    Row(key="base", label="base", experiment="base", readout="mean", deterministic=True),
+    Row(key="ours", label="ours", experiment="ours", readout="slot_0"),
+    Row(key="words", label="BM25", experiment="words", deterministic=True, undefined=("ppl",)),
+)
+DEFINITION = Definition(
+    number=7,
+    title="a title",
+    source="nobody",
+    scale="mini",
+    about="a test",
+    comparable=False,
+    columns=COLUMNS,
+    rows=ROWS,
+)
+
+
+def score(task: str, metric: str, value: float, **more: Any) -> dict[str, Any]:
+    unit = "perplexity" if metric == "perplexity" else "fraction"
+    known = {"suite": "s", "task": task, "metric": metric, "value": value, "unit": unit, "subset": "test", "step": 3}
+    return (
+        known
+        | {"readout": "none", "attention": "causal", "revision": "r", "library": "l", "prompt": "", "n": 100}
+        | more
+    )
+
+
+def made(name: str, seed: int, found: float | None, ppl: float | None, **more: Any) -> Made:
+    scores = (
+        [] if found is None else [score("find", "ndcg_at_10", found, readout="slot_0" if name == "ours" else "mean")]
+    )
+    scores += [] if ppl is None else [score("guess", "perplexity", ppl)]
+    machine = {"gpus": [], "cores": 2, "cpu": "a processor"}
+    entry = {"status": "finished", "step": 3, "scores": scores, "device_hours": 0.5, "hardware": machine}
+    run_id = f"{name}-s{seed}-0123456789"
+    return Made(seed=seed, run_id=run_id, command=f"make {run_id}", record=entry | more)
+
+
+def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) -> dict[str, list[Made]]:
+    return {
+        "base": [made("base", 0, 0.10, 40.0)],
+        "ours": [made("ours", seed, (found or {}).get(seed, 0.5), 38.0) for seed in seeds],
+        "words": [made("words", 0, 0.60, None)],
+    }
+
+
+def table(**more: Any) -> Table:
+    return fill(replace(DEFINITION, **more), runs(), (0,))
+
+
+def lacking() -> Table:
+    absent = runs()
+    absent["ours"] = [replace(absent["ours"][0], record=None)]
+    return fill(DEFINITION, absent, (0,))
