@@ -38,6 +38,7 @@ def unified(
 def fitting(method, architecture="llama", **options) -> UnifiedLM:
     """A model with the slots, the heads and the attention that a method asks for."""
     width = options.get("hidden", 64)
+    torch.manual_seed(0)
     return unified(architecture, slots=method.slots, heads=heads_of(method, width), **options)
 
 

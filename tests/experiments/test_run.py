@@ -247,7 +247,7 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_again_to_the_same_w
     here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("a cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
+    pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
     plain = a_run("runtime.keep_last=2", "runtime.save_every=2")
     assert ensure(plain) == 0
     digest = entry_of(plain)["digest"]

@@ -53,22 +53,37 @@ def run(model, method, rows, budget, *, keep=1, plan=PLANS["causal"], step=0):
     return terms, gradient(model), len(chunks)
 
 
-@pytest.mark.parametrize(("double", "tolerance"), [(True, 1e-12), (False, 2e-6)])
 @pytest.mark.parametrize("name", METHODS)
-def test_any_chunking_gives_the_gradient_of_one_forward(name, double, tolerance):
-    method = METHODS[name]
+def test_any_chunking_gives_the_gradient_of_one_forward(name):
+    """In float64. RMSNorm's backward rounds to float32 even there: with heads, whose products round by the number of
+    a chunk's rows, a last bit may decide that rounding."""
+    tolerance = 1e-10 if fitting(METHODS[name]).heads else 1e-12
+    for grad, whole, found, terms in chunkings(name, double=True):
+        assert apart(grad, whole) <= tolerance
+        assert found == pytest.approx(terms, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_in_float32_any_chunking_gives_the_gradient_of_one_forward_or_one_nearer_to_float64s(name):
+    """Two float32 gradients may lie 1.1e-6 apart (chunks of one sequence) because the whole one is that far off."""
+    exact = run(fitting(METHODS[name], double=True), METHODS[name], mixed_rows(), BUDGETS[0])[1]
+    for grad, whole, found, terms in chunkings(name, double=False):
+        assert apart(grad, whole) <= 1e-6 or apart(grad.double(), exact) <= apart(whole.double(), exact)
+        assert apart(grad.double(), exact) <= 1.5e-6
+        assert found == pytest.approx(terms, rel=1e-5)
+
+
+def chunkings(name, *, double):
+    """Gradient and terms of every cut into chunks, beside those of one forward."""
+    method, rows = METHODS[name], mixed_rows()
     model = fitting(method, double=double)
-    if model.heads:  # products of all rows of a chunk round by its size, and RMSNorm's backward rounds to float32
-        tolerance *= 100 if double else 10
-    rows = mixed_rows()
     terms, whole, pieces = run(model, method, rows, BUDGETS[0], keep=99)
     assert pieces == 1
     for budget in BUDGETS[1:]:
         for keep in (0, 100, 10**9):
             found, grad, pieces = run(model, method, rows, budget, keep=keep)
             assert pieces > 1
-            assert apart(grad, whole) <= tolerance
-            assert found == pytest.approx(terms, rel=1e-10 if double else 1e-5)
+            yield grad, whole, found, terms
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -78,7 +93,7 @@ def test_chunking_is_exact_on_every_architecture_and_attention_plan(architecture
     model = fitting(method, architecture)
     _, whole, _ = run(model, method, mixed_rows(), 10**6, plan=PLANS[plan])
     _, parts, _ = run(model, method, mixed_rows(), 60, plan=PLANS[plan])
-    assert apart(parts, whole) <= 2e-6
+    assert apart(parts, whole) <= 1e-6
 
 
 @pytest.mark.parametrize("name", METHODS)
