@@ -1,29 +1,32 @@
 """Texts to vectors: the one engine behind encoding, retrieval, mteb and reports.
 
 A background thread tokenizes, looks texts up in the store and lays out packs while the packs before are computed
-(tokenizers leave Python's lock while they work); each device takes the next pack when it is free.
+(tokenizers leave Python's lock while they work); each device takes the next pack when it is free. First tokens that
+all texts of a window share, such as an instruction, are computed once a device, where the mode is causal and that pays.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from unified_lm.attention.layout import Held
 from unified_lm.flops import forward_flops, mfu
 from unified_lm.model import UnifiedLM
+from unified_lm.overlap import fetched, pinned, prefetched
 from unified_lm.packing import PackedBatch, Sequence, collate
 from unified_lm.prompts import Format
 from unified_lm.readout import Readout, normalized
+from unified_lm.sharing import worth_sharing
 from unified_lm.store import Space, Store, Writer, key, weights_digest
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,8 @@ class Encoder:
 
     `weights`: what identifies the parameters (a checkpoint's digest and step, or a backbone's fingerprint).
     `similarity`: "cosine" gives unit vectors. The rest changes speed and memory, not a vector: `budget` in tokens a
-    pack; `store`, where vectors are kept and looked up; `replicas`, the same model on further devices; `on_log`, called
+    pack; `sharing`, whether first tokens that texts have in common may be computed once; `store`, where vectors are
+    kept and looked up; `replicas`, the same model on further devices; `on_log`, called
     once an encoding with its counters.
     """
 
@@ -58,6 +62,7 @@ class Encoder:
     weights: dict[str, Any] = field(default_factory=dict)
     similarity: str = "cosine"
     budget: int = 2048
+    sharing: bool = True
     store: Store | None = None
     replicas: tuple[UnifiedLM, ...] = ()
     on_log: Callable[[dict[str, int | float]], None] = lambda counters: None
@@ -130,14 +135,14 @@ class Encoder:
     def fill(self, out: np.ndarray, texts: list[str], side: str, instruction: str) -> None:
         """Write the vectors of distinct texts into `out`, from the store or computed on all devices."""
         began = time.perf_counter()
-        counters: dict[str, int | float] = {"tokens": 0, "flops": 0, "packs": 0, "waited": 0.0}
+        counters: dict[str, int | float] = {"tokens": 0, "shared": 0, "flops": 0, "packs": 0, "waited": 0.0}
         models = (self.model, *self.replicas)
         with ExitStack() as stack:
             space = None if self.store is None else self.store.space(self.space)
             writer = None if space is None else stack.enter_context(space.writer())
             for model in models:
                 stack.enter_context(evaluating(model))
-            jobs = stack.enter_context(prefetched(self.jobs(texts, side, instruction, space, out)))
+            jobs = stack.enter_context(prefetched(self.jobs(texts, side, instruction, space, out), AHEAD))
             lock = threading.Lock()
             with ThreadPoolExecutor(max_workers=len(models), thread_name_prefix="device") as pool:
                 work = [pool.submit(self.run, model, jobs, out, writer, lock, counters) for model in models]
@@ -147,6 +152,7 @@ class Encoder:
         told = {
             "texts": len(texts),
             "tokens": counters["tokens"],
+            "shared_tokens": counters["shared"],
             "packs": counters["packs"],
             "seconds": seconds,
             "tokens_per_s": counters["tokens"] / seconds,
@@ -172,9 +178,11 @@ class Encoder:
                 if len(found):
                     out[[numbers[i] for i in found]] = vectors
                     missing = sorted(set(missing) - set(found.tolist()))
-            for part in self.packs([sequences[i] for i in missing]):
+            new = [sequences[i] for i in missing]
+            shared = worth_sharing(new, Readout.named(self.readout)) if self.sharing else 0
+            for part in self.packs([len(sequence) - shared for sequence in new]):
                 chosen = [missing[i] for i in part]
-                batch = collate(sequences[i] for i in chosen)
+                batch = collate((sequences[i] for i in chosen), shared=shared)
                 yield Job(
                     batch=pinned(batch) if self.model.device.type == "cuda" else batch,
                     numbers=[numbers[i] for i in chosen],
@@ -193,6 +201,8 @@ class Encoder:
     ) -> None:
         """Compute packs on one device until there are none. A pack's vectors are fetched while the next one runs."""
         readout = Readout.named(self.readout)
+        first: tuple[int, ...] = ()
+        held: Held = {}
         flying: tuple[Job, torch.Tensor, Callable[[], None]] | None = None
         while True:
             start = time.perf_counter()
@@ -202,7 +212,10 @@ class Encoder:
             landed, flying = flying, None
             if job is not None:
                 batch = job.batch.to(model.device)
-                vectors = readout.vectors(model.states(batch), batch, list(range(len(job.numbers))), model.heads)
+                if batch.shared and batch.shared != first:
+                    first, held = batch.shared, model.keys_and_values(batch.shared)
+                states = model.states(batch, held)
+                vectors = readout.vectors(states, batch, list(range(len(job.numbers))), model.heads)
                 vectors = (normalized(vectors) if self.similarity == "cosine" else vectors).float()
                 flying = (job, *fetched(vectors))
             if landed is not None:
@@ -211,6 +224,7 @@ class Encoder:
                 with lock:
                     out[done.numbers] = host.numpy()
                     counters["tokens"] += len(done.batch)
+                    counters["shared"] += len(done.batch.shared) * len(done.numbers)
                     counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
                     counters["packs"] += 1
                     if writer is not None:
@@ -218,16 +232,16 @@ class Encoder:
             if job is None:
                 return
 
-    def packs(self, sequences: list[Sequence]) -> Iterator[list[int]]:
-        """Indices of sequences, longest first, in packs of at most `budget` tokens."""
+    def packs(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Indices of sequences of these lengths, longest first, in packs of at most `budget` tokens."""
         part: list[int] = []
         room = self.budget
-        for i in sorted(range(len(sequences)), key=lambda i: -len(sequences[i])):
-            if part and len(sequences[i]) > room:
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            if part and lengths[i] > room:
                 yield part
                 part, room = [], self.budget
             part.append(i)
-            room -= len(sequences[i])
+            room -= lengths[i]
         if part:
             yield part
 
@@ -241,65 +255,3 @@ def evaluating(model: UnifiedLM) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def pinned(batch: PackedBatch) -> PackedBatch:
-    """A batch in page-locked memory, which copies to a GPU while the GPU computes."""
-    layout = replace(batch.layout, cu_seqlens=batch.layout.cu_seqlens.pin_memory())
-    moved = {name: getattr(batch, name).pin_memory() for name in ("tokens", "positions", "labels")}
-    return replace(batch, layout=layout, **moved)
-
-
-def fetched(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """The vectors on the host, whole once the second value was called."""
-    if not vectors.is_cuda:
-        return vectors, lambda: None
-    host = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
-    host.copy_(vectors, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-    return host, event.synchronize
-
-
-END = object()
-
-
-@contextmanager
-def prefetched(jobs: Iterator[Job]) -> Iterator[Iterator[Job]]:
-    """The same jobs, made in a background thread up to `AHEAD` early; its errors are raised where they are used."""
-    ready: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def make() -> None:
-        try:
-            for job in jobs:
-                if not put(job):
-                    return
-            put(END)
-        except Exception as error:  # raised again by the consumer
-            put(error)
-
-    def take() -> Iterator[Job]:
-        while (item := ready.get()) is not END:
-            if isinstance(item, Exception):
-                put(END)
-                raise item
-            yield item
-        put(END)  # for the other devices
-
-    thread = threading.Thread(target=make, name="tokenize", daemon=True)
-    thread.start()
-    try:
-        yield take()
-    finally:
-        stop.set()
-        thread.join()

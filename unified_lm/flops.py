@@ -23,11 +23,13 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200":
 
 def pairs(layout: Layout, window: int | None = None) -> int:
     """How many (token, token it sees) pairs a layout has; a sliding window w leaves at most w a token and side."""
+    if layout.ahead and window is not None:
+        return sum(int(allowed(bound, "cpu", window, layout.ahead).sum()) for bound in layout.bounds)
     total = 0
     for bound in layout.bounds:
         length = bound.stop - bound.start
         if bound.mode == "causal":
-            total += triangle(length, window)
+            total += triangle(length, window) + layout.ahead * length
         elif bound.mode == "bidirectional":
             total += 2 * triangle(length, window) - length
         elif bound.mode == "prefix" and window is None:

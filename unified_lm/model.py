@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from unified_lm.attention.function import NAME
 from unified_lm.attention.kernels import choose
-from unified_lm.attention.layout import MODES, Layout
+from unified_lm.attention.layout import MODES, Held, Layout
 from unified_lm.losses import head_cross_entropy, token_cross_entropy
-from unified_lm.packing import PackedBatch
+from unified_lm.packing import PackedBatch, Sequence, collate
 from unified_lm.slots import Slots
 
 
@@ -96,9 +96,21 @@ class UnifiedLM(nn.Module):
             return embeddings
         return self.slots.place(embeddings, tokens)
 
-    def states(self, batch: PackedBatch) -> Float[Tensor, "T d"]:
-        """Last hidden states (after the final norm) of every token of a pack, each sequence seeing only itself."""
-        return self.hidden(self.embed(batch.tokens), batch.positions, batch.layout)
+    def states(self, batch: PackedBatch, held: Held | None = None) -> Float[Tensor, "T d"]:
+        """Last hidden states (after the final norm) of every token of a pack, each sequence seeing only itself.
+
+        `held`: `keys_and_values(batch.shared)`, where it is at hand.
+        """
+        layout = batch.layout
+        if batch.shared:
+            layout = replace(layout, held=self.keys_and_values(batch.shared) if held is None else held)
+        return self.hidden(self.embed(batch.tokens), batch.positions, layout)
+
+    def keys_and_values(self, tokens: tuple[int, ...]) -> Held:
+        """Those of every layer for tokens that stand first in many sequences."""
+        batch, held = collate([Sequence(tokens=tokens)]).to(self.device), {}
+        self.hidden(self.embed(batch.tokens), batch.positions, replace(batch.layout, held=held))
+        return held
 
     def hidden(self, embeddings: Float[Tensor, "T d"], positions: Tensor, layout: Layout) -> Float[Tensor, "T d"]:
         with self.precision():

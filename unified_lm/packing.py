@@ -7,7 +7,7 @@ Everything a step or an encoding needs (queries, slots, answers, documents) is a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Int
@@ -54,7 +54,8 @@ class Sequence:
 class PackedBatch:
     """One flat row of tokens with everything that a forward needs.
 
-    `tokens`, `positions`, `labels`: [T]; `layout`: who sees whom; `starts[i]`: where `sequences[i]` begins.
+    `tokens`, `positions`, `labels`: [T]; `layout`: who sees whom; `starts[i]`: where `sequences[i]` begins. `shared`:
+    first tokens of all sequences that have no rows here (a sequence's start then lies that far before its first row).
     `index` names the pack within its global batch: it keys the randomness of its forward.
     """
 
@@ -64,6 +65,7 @@ class PackedBatch:
     layout: Layout
     sequences: tuple[Sequence, ...]
     starts: tuple[int, ...]
+    shared: tuple[int, ...] = ()
     index: str = "0"
 
     def __len__(self) -> int:
@@ -83,25 +85,30 @@ class PackedBatch:
         if self.tokens.device == torch.device(device):
             return self
         move = {name: getattr(self, name).to(device, non_blocking=True) for name in ("tokens", "positions", "labels")}
-        return PackedBatch(
-            **move, layout=self.layout.to(device), sequences=self.sequences, starts=self.starts, index=self.index
-        )
+        return replace(self, **move, layout=self.layout.to(device))
 
 
-def collate(sequences: Iterable[Sequence], index: str = "0") -> PackedBatch:
-    """Lay sequences end to end in one pack, in the given order."""
+def collate(sequences: Iterable[Sequence], index: str = "0", *, shared: int = 0) -> PackedBatch:
+    """Lay sequences end to end in one pack, in the given order.
+
+    Their first `shared` tokens must be the same in all of them and get no rows: their keys and values are computed
+    once, see `UnifiedLM.states`. Raises `ValueError` where they differ or leave a sequence without a row.
+    """
     sequences = tuple(sequences)
+    first = sequences[0].tokens[:shared]
+    if any(len(sequence) <= shared or sequence.tokens[:shared] != first for sequence in sequences):
+        raise ValueError(f"the sequences do not begin with the same {shared} tokens and more of their own")
     tokens: list[int] = []
     positions: list[int] = []
     labels: list[int] = []
     starts: list[int] = []
     bounds: list[Bound] = []
     for sequence in sequences:
-        start, length = len(tokens), len(sequence)
-        starts.append(start)
-        tokens.extend(sequence.tokens)
-        positions.extend(range(length))
-        labels.extend(sequence.labels if sequence.labels is not None else [IGNORED] * length)
+        start, length = len(tokens), len(sequence) - shared
+        starts.append(start - shared)
+        tokens.extend(sequence.tokens[shared:])
+        positions.extend(range(shared, len(sequence)))
+        labels.extend(sequence.labels[shared:] if sequence.labels is not None else [IGNORED] * length)
         slots = sequence.spans["slots"] if sequence.mode == "bottleneck" else (0, 0)
         bounds.append(
             Bound(
@@ -116,9 +123,10 @@ def collate(sequences: Iterable[Sequence], index: str = "0") -> PackedBatch:
         tokens=torch.tensor(tokens, dtype=torch.long),
         positions=torch.tensor(positions, dtype=torch.long),
         labels=torch.tensor(labels, dtype=torch.long),
-        layout=Layout.of(bounds),
+        layout=Layout.of(bounds, shared),
         sequences=sequences,
         starts=tuple(starts),
+        shared=first,
         index=index,
     )
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unified_lm.packing import PackedBatch
+from unified_lm.packing import PackedBatch, Sequence
 
 
 def pool(
@@ -67,22 +67,22 @@ class Readout:
         kind = f"slot_{self.slot}" if self.kind == "slot" else self.kind
         return "@".join([f"{kind}+instruction" if self.instruction else kind, *self.heads])
 
-    def span(self, batch: PackedBatch, i: int) -> tuple[int, int]:
-        """The range of the flat row that is read for sequence i.
+    def span(self, sequence: Sequence) -> tuple[int, int]:
+        """The range of a sequence's tokens that is read.
 
         Raises `ValueError` where a slot is asked for that the sequence does not hold.
         """
-        spans = batch.sequences[i].spans
+        spans = sequence.spans
         if self.kind in ("slot", "slots"):
-            start, stop = batch.span(i, "slots") if "slots" in spans else (0, 0)
+            start, stop = spans.get("slots", (0, 0))
             if start == stop:
                 raise ValueError(f"read-out {self.name} of a sequence without slots; use slots >= 1 or readout=last")
             at = min(start + self.slot, stop - 1)
             return (start, stop) if self.kind == "slots" else (at, at + 1)
-        start, stop = batch.span(i, "prompt")
+        start, stop = spans["prompt"]
         if self.kind == "last":
             return stop - 1, stop
-        return (start, stop) if self.instruction else batch.span(i, "text")
+        return (start, stop) if self.instruction else spans["text"]
 
     def vectors(
         self,
@@ -99,7 +99,8 @@ class Readout:
             if heads is None or name not in heads:
                 raise ValueError(f"read-out {self.name} needs the head {name!r}: use a method with it, or no @{name}")
             states = heads[name](states.to(next(heads[name].parameters()).dtype))
-        spans = torch.tensor([self.span(batch, i) for i in which], device=states.device).reshape(-1, 2)
+        spans = torch.tensor([self.span(batch.sequences[i]) for i in which]).reshape(-1, 2)
+        spans = (spans + torch.tensor([batch.starts[i] for i in which])[:, None]).to(states.device)
         weighting = "position" if self.kind == "weighted_mean" else "uniform"
         return pool(states, spans[:, 0], spans[:, 1], weighting=weighting)
 

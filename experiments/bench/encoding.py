@@ -5,7 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,38 +18,71 @@ from unified_lm.encode import Encoder
 from unified_lm.flops import linears
 from unified_lm.store import Store
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 BUDGET = 1024  # tokens a pack: what fits a core's cache
-GOALS = {"passages": 1.25, "long tail": 2.0, "queries": 1.0}
+GOALS = {"passages": 1.25, "long tail": 2.0, "queries": 1.0, "queries with an instruction": 1.0}
+INSTRUCTION = "Instruct: Given a description of a function, retrieve the code that does it.\nQuery:\n"
 
 
 def lines(material: Material, repeats: int) -> Iterator[Line]:
     encoder, peer = material.encoder(material.ours(), BUDGET), material.peer()
     for name, texts in material.sets.items():
-        ours = encoder.encode(texts, side="document")
-        theirs = peer.encode(texts, batch_size=32, show_progress_bar=False)
-        cosine = float((ours * theirs).sum(1).min())
-        if not cosine >= 0.99999:
-            raise AssertionError(f"{name}: vectors differ from sentence-transformers' (cosine {cosine:.6f})")
-        yield compared(
-            f"encode {name}",
-            lambda texts=texts: encoder.encode(texts, side="document"),
-            {
-                f"sentence-transformers, batches of {size}": lambda texts=texts, size=size: peer.encode(
-                    texts, batch_size=size, show_progress_bar=False
-                )
-                for size in (8, 32)
-            },
-            parity=f"least cosine {cosine:.6f}",
-            repeats=repeats,
-            goal=GOALS[name],
-            note=described(encoder, texts),
-        )
+        yield beside(peer, encoder, name, texts, "", repeats)
+    yield beside(peer, encoder, "queries with an instruction", material.sets["queries"], INSTRUCTION, repeats)
+    yield shared(encoder, material.sets["queries"], repeats)
     yield bound(encoder, material.sets["passages"], repeats)
     yield second(encoder, material.sets["passages"], repeats)
 
 
-def described(encoder: Encoder, texts: list[str]) -> str:
-    lengths = np.array([len(sequence) for sequence in encoder.sequences(texts, "document")])
+def beside(
+    peer: SentenceTransformer, encoder: Encoder, name: str, texts: list[str], instruction: str, repeats: int
+) -> Line:
+    """Ours against sentence-transformers; an instruction is its `prompt`, which its pooling leaves out as ours does."""
+
+    def ours() -> np.ndarray:
+        return encoder.encode(texts, side="query", instruction=instruction)
+
+    def theirs(size: int) -> np.ndarray:
+        return peer.encode(texts, prompt=instruction or None, batch_size=size, show_progress_bar=False)
+
+    cosine = float((ours() * theirs(32)).sum(1).min())
+    if not cosine >= 0.99999:
+        raise AssertionError(f"{name}: vectors differ from sentence-transformers' (cosine {cosine:.6f})")
+    return compared(
+        f"encode {name}",
+        ours,
+        {f"sentence-transformers, batches of {size}": partial(theirs, size) for size in (8, 32)},
+        parity=f"least cosine {cosine:.6f}",
+        repeats=repeats,
+        goal=GOALS.get(name),
+        note=described(encoder, texts, instruction),
+    )
+
+
+def shared(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+    """An instruction's keys and values computed once, against with every query."""
+    ours, plain = (
+        partial(which.encode, texts, side="query", instruction=INSTRUCTION)
+        for which in (encoder, replace(encoder, sharing=False))
+    )
+    apart = float(abs(ours() - plain()).max())
+    if not apart <= 1e-5:
+        raise AssertionError(f"a shared instruction changes vectors by {apart:.1e}")
+    return compared(
+        "queries with an instruction computed once",
+        ours,
+        {"computed with every query": plain},
+        parity=f"vectors within {apart:.0e}",
+        repeats=repeats,
+        goal=1.0,
+        note=described(encoder, texts, INSTRUCTION),
+    )
+
+
+def described(encoder: Encoder, texts: list[str], instruction: str = "") -> str:
+    lengths = np.array([len(sequence) for sequence in encoder.sequences(texts, "query", instruction)])
     p50, p95 = np.percentile(lengths, [50, 95])
     return f"{len(texts)} texts, tokens: mean {lengths.mean():.0f}, p50 {p50:.0f}, p95 {p95:.0f}, max {lengths.max()}"
 

@@ -27,9 +27,7 @@ from unified_lm.prompts import Format, Template
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-PLAIN = Template(
-    name="plain", query="{text}", document="{text}", answer="{text}", instruction="{instruction}", bos=False
-)
+PLAIN = Template(name="plain", query="{instruction}{text}", document="{text}", answer="{text}", bos=False)
 CAUSAL = Plan(embed="causal", generate="causal")
 LONGEST = 2048
 
@@ -84,7 +82,7 @@ class Material:
         return Encoder(model=model, form=self.form(), readout="mean", budget=budget, **options)
 
     def peer(self) -> SentenceTransformer:
-        """sentence-transformers over a copy of the decoder: mean pooling, unit vectors, right padding.
+        """sentence-transformers over a copy of the decoder: mean pooling of the text, unit vectors, right padding.
 
         Right padding is its best case: under causal attention it needs no position ids of its own. The chat template is
         taken away, since sentence-transformers 6 would wrap every text in it.
@@ -98,7 +96,8 @@ class Material:
             self.decoder.model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             body = Transformer(folder, max_seq_length=LONGEST)
-        return SentenceTransformer(modules=[body, Pooling(self.hidden, pooling_mode="mean"), Normalize()], device="cpu")
+        pooling = Pooling(self.hidden, pooling_mode="mean", include_prompt=False)
+        return SentenceTransformer(modules=[body, pooling, Normalize()], device="cpu")
 
     @cached_property
     def pairs(self) -> list[Row]:

@@ -23,18 +23,22 @@ PACKS = {
 }
 
 
-def layout_of(name: str) -> Layout:
+AHEAD = [(name, 0) for name in PACKS] + [("causal", 1), ("causal", 6)]
+
+
+def layout_of(name: str, ahead: int = 0) -> Layout:
     bounds, at = [], 0
     for mode, length, prefix in PACKS[name]:
         bounds.append(Bound(start=at, stop=at + length, mode=mode, prefix=prefix))
         at += length
-    return Layout.of(bounds)
+    return Layout.of(bounds, ahead)
 
 
 def qkv(layout: Layout, heads=4, groups=2, width=8, seed=0):
     draw = torch.Generator().manual_seed(seed)
     size = layout.bounds[-1].stop
-    return [torch.randn(1, n, size, width, generator=draw) for n in (heads, groups, groups)]
+    shapes = ((heads, size), (groups, layout.ahead + size), (groups, layout.ahead + size))
+    return [torch.randn(1, *shape, width, generator=draw) for shape in shapes]
 
 
 def reference(q, k, v, part, sides, scale, dropout, softcap):
@@ -53,11 +57,20 @@ def reference(q, k, v, part, sides, scale, dropout, softcap):
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
-@pytest.mark.parametrize("name", PACKS)
-def test_varlen_calls_compute_every_layout(name, window):
-    layout = layout_of(name)
+@pytest.mark.parametrize(("name", "ahead"), AHEAD)
+def test_varlen_calls_compute_every_layout(name, ahead, window):
+    layout = layout_of(name, ahead)
     q, k, v = qkv(layout)
     found = run(reference, q, k, v, layout, scale=None, window=window)
+    torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window))
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize(("name", "ahead"), AHEAD)
+def test_sdpa_computes_every_layout(name, ahead, window):
+    layout = layout_of(name, ahead)
+    q, k, v = qkv(layout)
+    found = KERNELS["sdpa"].run(q, k, v, layout, scale=None, window=window)
     torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window))
 
 
@@ -71,9 +84,9 @@ def test_every_token_asks_in_exactly_one_call_and_one_mode_needs_one_call(name):
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("softcap", [None, 0.5])
-@pytest.mark.parametrize("name", PACKS)
-def test_flex_attention_computes_every_layout(name, window, softcap):
-    layout = layout_of(name)
+@pytest.mark.parametrize(("name", "ahead"), AHEAD)
+def test_flex_attention_computes_every_layout(name, ahead, window, softcap):
+    layout = layout_of(name, ahead)
     q, k, v = qkv(layout, width=16)
     found = flex(q, k, v, layout, scale=None, window=window, softcap=softcap)
     torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window, softcap=softcap))

@@ -13,28 +13,28 @@ from unified_lm.attention.layout import Layout
 
 
 def block_mask(layout: Layout, window: int | None) -> BlockMask:
-    """The layout's definition (`layout.allowed`) as a block mask over the flat row."""
-    device = layout.cu_seqlens.device
+    """The layout's definition (`layout.allowed`) as a block mask: the flat row over what is ahead of it and itself."""
+    device, ahead = layout.cu_seqlens.device, layout.ahead
     lengths = torch.tensor([bound.stop - bound.start for bound in layout.bounds])
-    open_until = torch.tensor(
-        [
-            {"causal": bound.start, "bidirectional": bound.stop, "prefix": bound.start + bound.prefix}[bound.mode]
-            for bound in layout.bounds
-        ]
+    both_ways = torch.tensor(
+        [{"causal": 0, "bidirectional": layout.longest, "prefix": bound.prefix}[bound.mode] for bound in layout.bounds]
     )
+    until = torch.repeat_interleave(both_ways, lengths).to(device)
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-    until = torch.repeat_interleave(open_until, lengths).to(device)
-
-    size = int(lengths.sum())
-    reach = size if window is None else window
+    place = torch.cat([torch.arange(ahead, ahead + length) for length in lengths.tolist()]).to(device)
+    owner_of_key = torch.cat([owner.new_full((ahead,), -1), owner])  # -1: before every sequence
+    place_of_key = torch.cat([torch.arange(ahead, device=device), place])
+    reach = ahead + layout.longest if window is None else window
     return create_block_mask(
         lambda b, h, i, j: (
-            ((j <= i) | ((i < until[i]) & (j < until[i]))) & (owner[i] == owner[j]) & ((i - j).abs() < reach)
+            ((owner_of_key[j] == owner[i]) | (owner_of_key[j] < 0))
+            & ((place_of_key[j] <= place[i]) | ((place[i] < until[i]) & (place_of_key[j] < until[i])))
+            & ((place[i] - place_of_key[j]).abs() < reach)
         ),
         None,
         None,
-        size,
-        size,
+        len(owner),
+        len(owner_of_key),
         device=device,
     )
 
@@ -46,8 +46,8 @@ def compiled():
 
 def flex(
     q: Float[Tensor, "one h T d"],
-    k: Float[Tensor, "one g T d"],
-    v: Float[Tensor, "one g T d"],
+    k: Float[Tensor, "one g S d"],
+    v: Float[Tensor, "one g S d"],
     layout: Layout,
     *,
     scale: float | None,

@@ -1,7 +1,7 @@
 """The one attention function, registered with transformers under the name `unified`.
 
 Decoder files are never copied or patched: every layer of Llama, Qwen2, Qwen3, Mistral and Gemma3 calls this function
-with the keyword `layout` that `UnifiedLM.states` passes to the forward. Without a layout (generation, with left
+with the keyword `layout` that `UnifiedLM` passes to the forward. Without a layout (generation, with left
 padding or any cache) it is transformers' own sdpa attention, and the mask function registered under the same name
 builds transformers' own mask for it.
 """
@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from unified_lm.attention.kernels import KERNELS, repeated
-from unified_lm.attention.layout import Layout
+from unified_lm.attention.layout import Held, Layout
 
 NAME = "unified"
 
@@ -34,6 +34,8 @@ def attention(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention."""
+    if layout is not None and layout.held is not None:
+        key, value = beside_held(layout, layout.held, module.layer_idx, key, value)
     if layout is None and softcap is not None:
         return capped(query, key, value, attention_mask, scaling, softcap), None
     if layout is None:
@@ -44,6 +46,15 @@ def attention(
     more = {} if softcap is None else {"softcap": softcap}
     out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window, **more)
     return out.transpose(1, 2).contiguous(), None
+
+
+def beside_held(layout: Layout, held: Held, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's keys and values behind those that are held; left there where the layout has none ahead."""
+    if not layout.ahead:
+        held[layer] = key, value
+        return key, value
+    keys, values = held[layer]
+    return torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
 
 
 def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, softcap: float) -> Tensor:

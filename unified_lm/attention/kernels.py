@@ -2,18 +2,20 @@
 
 `sdpa` (per sequence, CPU and CUDA) and `dense` (the oracle) stand here, the CUDA ones in `varlen` and `flex`.
 
-Shapes: q [1, h, T, d], k and v [1, g, T, d] with g dividing h (grouped-query attention); result [1, h, T, d].
+Shapes: q [1, h, T, d], k and v [1, g, S, d] with g dividing h (grouped-query attention); result [1, h, T, d]. S is T,
+and `layout.ahead` more where the first rows of k and v are of tokens that stand before every sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unified_lm.attention import varlen
@@ -21,7 +23,7 @@ from unified_lm.attention.flex import flex
 from unified_lm.attention.layout import EVERY_MODE, MODES, Bound, Layout, allowed
 
 Q = Float[Tensor, "one h T d"]
-K = Float[Tensor, "one g T d"]
+K = Float[Tensor, "one g S d"]
 Run = Callable[..., Q]
 
 
@@ -69,13 +71,19 @@ def sdpa(
     """
     groups = layout.once("groups", neighbours)
     sizes = [count * (first.stop - first.start) for first, count in groups]
+    queries = q.squeeze(0).split(sizes, dim=1)
+    (keys_ahead, *keys), (values_ahead, *values) = (x.squeeze(0).split([layout.ahead, *sizes], dim=1) for x in (k, v))
     out = []
-    for (first, count), *parts in zip(groups, *(x[0].split(sizes, dim=1) for x in (q, k, v)), strict=True):
+    for (first, count), *own in zip(groups, queries, keys, values, strict=True):
         length = first.stop - first.start
-        narrow = window is not None and length > window
-        mask = allowed(first, q.device, window) if narrow or first.mode in ("prefix", "bottleneck") else None
+        rows, *seen = (x.unflatten(1, (count, length)).transpose(0, 1) for x in own)
+        if layout.ahead:
+            before = [x.expand(count, -1, -1, -1) for x in (keys_ahead, values_ahead)]
+            seen = [torch.cat(pair, dim=2) for pair in zip(before, seen, strict=True)]
+        mask = layout.once(f"sdpa/{shape(first)}/{window}", partial(mask_of, first, q.device, window))
         result = F.scaled_dot_product_attention(
-            *[part.unflatten(1, (count, length)).transpose(0, 1) for part in parts],
+            rows,
+            *seen,
             attn_mask=mask,
             dropout_p=dropout,
             is_causal=mask is None and first.mode == "causal",
@@ -86,14 +94,22 @@ def sdpa(
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1))[None]
 
 
+def shape(bound: Bound) -> tuple[int, str, int, int]:
+    return bound.stop - bound.start, bound.mode, bound.prefix, bound.slots
+
+
 def neighbours(layout: Layout) -> list[tuple[Bound, int]]:
-    """Runs of sequences of one shape: the first of each, and how many."""
+    """Runs of sequences of one shape: the first of each and how many they are."""
     runs = [list(run) for _, run in groupby(layout.bounds, key=shape)]
     return [(run[0], len(run)) for run in runs]
 
 
-def shape(bound: Bound) -> tuple[int, str, int, int]:
-    return bound.stop - bound.start, bound.mode, bound.prefix, bound.slots
+def mask_of(bound: Bound, device: torch.device, window: int | None, layout: Layout) -> Bool[Tensor, "l s"] | None:
+    """What a sequence may see, where torch's own causal or full attention is not that."""
+    length = bound.stop - bound.start
+    narrow = window is not None and layout.ahead + length > window
+    free = bool(layout.ahead) or narrow or bound.mode in ("prefix", "bottleneck")
+    return allowed(bound, device, window, layout.ahead) if free else None
 
 
 def dense(
@@ -108,7 +124,9 @@ def dense(
     softcap: float | None = None,
 ) -> Q:
     """The definition, written out: one T x T mask, a softmax in float32. Slow, and what every kernel must equal."""
-    mask = torch.block_diag(*[allowed(bound, q.device, window).float() for bound in layout.bounds]).bool()
+    seen = [allowed(bound, q.device, window, layout.ahead).float() for bound in layout.bounds]
+    before = torch.cat([mask[:, : layout.ahead] for mask in seen])
+    mask = torch.cat([before, torch.block_diag(*[mask[:, layout.ahead :] for mask in seen])], dim=1).bool()
     k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:

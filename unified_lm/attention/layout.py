@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 MODES = ("causal", "bidirectional", "prefix")  # that every kernel has
 EVERY_MODE = (*MODES, "bottleneck")  # that the kernels with free masks have
+
+Held = dict[int, tuple[Float[Tensor, "one g P e"], Float[Tensor, "one g P e"]]]  # keys and values, by layer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,18 +51,31 @@ class Layout:
 
     `bounds` on the host (per-sequence kernels), `cu_seqlens` [n + 1] int32 on the device (varlen kernels), `longest`
     in tokens, and the name of the `kernel` that computes it.
+
+    `ahead`: how many tokens without rows of their own every sequence, which must be causal, sees before its own. Their
+    keys and values are in `held`; a layout that has none ahead leaves those of its own tokens there (None: nowhere).
     """
 
     bounds: tuple[Bound, ...]
     cu_seqlens: Int[Tensor, " n1"]
     longest: int
     kernel: str = "sdpa"
+    ahead: int = 0
+    held: Held | None = field(default=None, compare=False, repr=False)
     made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        modes = {bound.mode for bound in self.bounds}
+        if self.ahead and modes != {"causal"}:
+            raise ValueError(
+                f"tokens ahead of a pack are seen by causal sequences alone, not by {', '.join(sorted(modes))} ones"
+            )
+
     @classmethod
-    def of(cls, bounds: Sequence[Bound]) -> Layout:
+    def of(cls, bounds: Sequence[Bound], ahead: int = 0) -> Layout:
         edges = torch.tensor([0, *(bound.stop for bound in bounds)], dtype=torch.int32)
-        return cls(bounds=tuple(bounds), cu_seqlens=edges, longest=max(b.stop - b.start for b in bounds))
+        longest = max(b.stop - b.start for b in bounds)
+        return cls(bounds=tuple(bounds), cu_seqlens=edges, longest=longest, ahead=ahead)
 
     def once(self, name: str, make: Callable[[Layout], Any]) -> Any:
         """What a kernel derives from the layout (indices, a block mask), made by the first layer that asks."""
@@ -72,13 +87,17 @@ class Layout:
         return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True), made={})
 
 
-def allowed(bound: Bound, device: torch.device | str, window: int | None = None) -> Bool[Tensor, "l l"]:
+def allowed(
+    bound: Bound, device: torch.device | str, window: int | None = None, ahead: int = 0
+) -> Bool[Tensor, "l s"]:
     """The definition of a mode: entry (i, j) says whether token i of the sequence may look at token j.
 
-    A sliding `window` w keeps i - w < j (and, looking forward, j < i + w), as transformers' own masks do.
+    The first `ahead` columns are tokens that stand before a causal sequence. A sliding `window` w keeps i - w < j (and,
+    looking forward, j < i + w), as transformers' own masks do.
     """
-    position = torch.arange(bound.stop - bound.start, device=device)
-    distance = position[:, None] - position[None]
+    seen = torch.arange(ahead + bound.stop - bound.start, device=device)
+    position = seen[ahead:]
+    distance = position[:, None] - seen[None]
     causal = distance >= 0
     if bound.mode == "causal":
         mask = causal

@@ -3,13 +3,14 @@
 They know "causal" and "everything", each over sequences given by cumulative lengths. A pack of mixed modes becomes at
 most three calls: causal sequences; sequences (and the open prefixes of "prefix" ones) that see all of themselves; and
 the rest of "prefix" sequences, whose queries end where their keys end, so that the kernels' bottom-right causal mask
-is the right one. Kernels are imported when first asked for; nothing here is needed on a CPU.
+is the right one; so it is where tokens are ahead of all sequences. Kernels are imported when first asked for; nothing
+here is needed on a CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -43,7 +44,8 @@ def plan(layout: Layout) -> list[Call]:
         edges = layout.cu_seqlens
         longest = layout.longest
         causal = modes == {"causal"}
-        return [Call(queries=None, keys=None, cu_q=edges, cu_k=edges, max_q=longest, max_k=longest, causal=causal)]
+        whole = Call(queries=None, keys=None, cu_q=edges, cu_k=edges, max_q=longest, max_k=longest, causal=causal)
+        return [behind(layout, whole) if layout.ahead else whole]
     parts: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}  # (first query, stop, first key)
     suffixes = []
     for bound in layout.bounds:
@@ -57,6 +59,16 @@ def plan(layout: Layout) -> list[Call]:
     device = layout.cu_seqlens.device
     groups = [(parts[True], True), (parts[False], False), (suffixes, True)]
     return [call(ranges, causal, device) for ranges, causal in groups if ranges]
+
+
+def behind(layout: Layout, own: Call) -> Call:
+    """The call in which every sequence's keys are those ahead of all, once more for each, and its own."""
+    ahead, device = layout.ahead, layout.cu_seqlens.device
+    first = torch.arange(ahead)
+    rows = [torch.cat([first, torch.arange(ahead + b.start, ahead + b.stop)]) for b in layout.bounds]
+    more = ahead * torch.arange(len(layout.bounds) + 1, dtype=torch.int32, device=device)
+    keys = torch.cat(rows).to(device, non_blocking=True)
+    return replace(own, keys=keys, cu_k=own.cu_k + more, max_k=own.max_k + ahead)
 
 
 def call(ranges: list[tuple[int, int, int]], causal: bool, device: torch.device) -> Call:
@@ -78,8 +90,8 @@ Attend = Callable[..., Float[Tensor, "a h d"]]
 def run(
     attend: Attend,
     q: Float[Tensor, "one h T d"],
-    k: Float[Tensor, "one g T d"],
-    v: Float[Tensor, "one g T d"],
+    k: Float[Tensor, "one g S d"],
+    v: Float[Tensor, "one g S d"],
     layout: Layout,
     *,
     scale: float | None,

@@ -1,0 +1,76 @@
+"""What overlaps with a device's work: things made ahead in a background thread, copies to and from a GPU."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from unified_lm.packing import PackedBatch
+
+T = TypeVar("T")
+END = object()
+
+
+def pinned(batch: PackedBatch) -> PackedBatch:
+    """A batch in page-locked memory, which copies to a GPU while the GPU computes."""
+    layout = replace(batch.layout, cu_seqlens=batch.layout.cu_seqlens.pin_memory())
+    moved = {name: getattr(batch, name).pin_memory() for name in ("tokens", "positions", "labels")}
+    return replace(batch, layout=layout, **moved)
+
+
+def fetched(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+    """The vectors on the host, whole once the second value was called."""
+    if not vectors.is_cuda:
+        return vectors, lambda: None
+    host = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
+    host.copy_(vectors, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return host, event.synchronize
+
+
+@contextmanager
+def prefetched(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
+    """The same items, made in a background thread up to `ahead` early; its errors are raised where they are used."""
+    ready: queue.Queue[Any] = queue.Queue(maxsize=ahead)
+    stop = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def make() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(END)
+        except Exception as error:  # raised again by the consumer
+            put(error)
+
+    def take() -> Iterator[T]:
+        while (item := ready.get()) is not END:
+            if isinstance(item, Exception):
+                put(END)
+                raise item
+            yield item
+        put(END)  # for the other devices
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    try:
+        yield take()
+    finally:
+        stop.set()
+        thread.join()
