@@ -88,7 +88,7 @@ class Material:
         taken away, since sentence-transformers 6 would wrap every text in it.
         """
         from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Normalize, Pooling, Transformer
+        from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.padding_side, tokenizer.chat_template = "right", None
