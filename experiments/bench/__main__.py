@@ -29,9 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     size, repeats = int(given.get("size", 1)), int(given.get("repeats", 3))
     device = given.get("device", "cpu")
     if device == "cuda":
-        from experiments.bench import cuda
+        from experiments.bench.cuda.plan import main as on_cuda
 
-        return cuda.main(repeats)
+        return on_cuda(repeats)
     began, load = time.monotonic(), os.getloadavg()[0]
     found = []
     for line in measured(only, size, repeats):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from unified_lm.packing import IGNORED, Sequence, pack
 from unified_lm.prompts import Format
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import Randomness, Reader, accumulate
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 PAIRS, TRIPLES, SLOTS, BUDGET, TEMPERATURE = 32, 16, 8, 1024, 0.05
 
@@ -39,48 +43,60 @@ def distinct(rows: list[Row], count: int) -> list[Row]:
     return chosen[:count]
 
 
-def step(model: UnifiedLM, method: Contrastive | Ulme, form: Format, rows: list[Row], budget: int) -> dict[str, float]:
+def step(
+    model: UnifiedLM, method: Contrastive | Ulme, form: Format, rows: list[Row], budget: int, keep_chunks: int = 1
+) -> dict[str, float]:
     """The gradient of one batch, text in: what the training loop does between two optimizer steps."""
     model.zero_grad(set_to_none=True)
-    chunks = pack(method.sequences(rows, form), budget)
-    return accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+    chunks = [chunk.to(model.device) for chunk in pack(method.sequences(rows, form), budget)]
+    randomness = Randomness(seed=0, step=0)
+    return accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=randomness, keep_chunks=keep_chunks)
 
 
 def gradient(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
+def apart(a: Tensor, b: Tensor) -> float:
+    """Distance of two gradients relative to the second one's norm."""
+    return float((a - b).norm() / b.norm())
+
+
 def same(ours: float, theirs: float, a: Tensor, b: Tensor) -> str:
     """Raises AssertionError where loss or gradient differ by more than 1e-4 of their size."""
-    loss, grad = abs(ours - theirs) / abs(theirs), float((a - b).norm() / b.norm())
+    loss, grad = abs(ours - theirs) / abs(theirs), apart(a, b)
     if not (loss <= 1e-4 and grad <= 1e-4):
         raise AssertionError(f"the steps differ: loss {ours} and {theirs}, gradient by {grad:.1e}")
     return f"loss {theirs:.5f} within {loss:.0e}, gradient within {grad:.0e}"
 
 
-def contrastive(material: Material, repeats: int) -> Line:
+def cached(peer: SentenceTransformer, sides: list[list[str]], **options: int) -> Callable[[], float]:
+    """sentence-transformers' cached loss and its gradient, text in."""
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
+    loss = CachedMultipleNegativesRankingLoss(peer, scale=1 / TEMPERATURE, **options)
+
+    def moved(features: dict[str, Any]) -> dict[str, Any]:
+        return {name: x.to(peer.device) if isinstance(x, Tensor) else x for name, x in features.items()}
+
+    def run() -> float:
+        peer.zero_grad(set_to_none=True)
+        value = loss([moved(peer.preprocess(texts)) for texts in sides], None)
+        value.backward()
+        return float(value.detach())
+
+    return run
+
+
+def contrastive(material: Material, repeats: int) -> Line:
     rows = distinct(material.pairs, PAIRS // material.size)
     model, form = material.ours(), material.form()
     method = Contrastive(temperature=TEMPERATURE, symmetric=False, readout="mean")
     peer = material.peer()
     sides = [[row.query for row in rows], [row.positive for row in rows]]
-
-    def cached(**options: int) -> Callable[[], float]:
-        loss = CachedMultipleNegativesRankingLoss(peer, scale=1 / TEMPERATURE, **options)
-
-        def run() -> float:
-            peer.zero_grad(set_to_none=True)
-            value = loss([peer.preprocess(texts) for texts in sides], None)
-            value.backward()
-            return float(value.detach())
-
-        return run
-
     peers = {
-        "CachedMultipleNegativesRankingLoss, batches of 8": cached(mini_batch_size=8),
-        f"CachedMultipleNegativesRankingLoss, {BUDGET} tokens": cached(mini_batch_num_tokens=BUDGET),
+        "CachedMultipleNegativesRankingLoss, batches of 8": cached(peer, sides, mini_batch_size=8),
+        f"CachedMultipleNegativesRankingLoss, {BUDGET} tokens": cached(peer, sides, mini_batch_num_tokens=BUDGET),
     }
     found = step(model, method, form, rows, BUDGET)["contrastive"]
     wanted = next(iter(peers.values()))()
@@ -124,21 +140,22 @@ def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Row]
     queries = form.queries([row.query for row in rows])
     answered = form.answered([row.query for row in rows], [row.answer for row in rows])
     documents = form.documents([row.positive for row in rows])
-    at = torch.arange(len(rows))
+    device = model.device
+    at = torch.arange(len(rows), device=device)
     asked, told, read = (padded(model, sequences) for sequences in (queries, answered, documents))
     first = torch.tensor([s.spans["slots"][0] for s in queries])
-    semantic = F.normalize(asked[at, first], dim=1)
-    positives = F.normalize(read[at, torch.tensor([s.spans["slots"][0] for s in documents])], dim=1)
+    semantic = F.normalize(asked[at, first].float(), dim=1)
+    positives = F.normalize(read[at, torch.tensor([s.spans["slots"][0] for s in documents])].float(), dim=1)
     scores = semantic @ positives.T / TEMPERATURE
     loss = (F.cross_entropy(scores, at) + F.cross_entropy(scores.T, at)) / 2 * method.semantic_weight
-    labels = torch.full(told.shape[:2], IGNORED)
+    labels = torch.full(told.shape[:2], IGNORED, device=device)
     for i, sequence in enumerate(answered):
-        labels[i, : len(sequence)] = torch.tensor(sequence.labels)
+        labels[i, : len(sequence)] = torch.tensor(sequence.labels, device=device)
     logits = model.backbone.lm_head(told)
     loss = loss + F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-    reason = F.normalize(asked[at, first + method.slots - 1], dim=1)
+    reason = F.normalize(asked[at, first + method.slots - 1].float(), dim=1)
     spans = [s.spans["answer"] for s in answered]
-    targets = torch.stack([told[i, a:b].mean(0) for i, (a, b) in enumerate(spans)]).detach()
+    targets = torch.stack([told[i, a:b].float().mean(0) for i, (a, b) in enumerate(spans)]).detach()
     coupling = F.cross_entropy(reason @ F.normalize(targets, dim=1).T / TEMPERATURE, at)
     loss = loss + method.predictive_weight * coupling
     loss.backward()
@@ -148,12 +165,13 @@ def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Row]
 def padded(model: UnifiedLM, sequences: list[Sequence]) -> Tensor:
     """States [n, longest, d] of sequences padded on the right, through transformers' own sdpa attention and mask."""
     longest = max(map(len, sequences))
-    tokens = torch.full((len(sequences), longest), model.tokenizer.pad_token_id)
+    tokens = torch.full((len(sequences), longest), model.tokenizer.pad_token_id, device=model.device)
     mask = torch.zeros_like(tokens)
     for i, sequence in enumerate(sequences):
-        tokens[i, : len(sequence)] = torch.tensor(sequence.tokens)
+        tokens[i, : len(sequence)] = torch.tensor(sequence.tokens, device=model.device)
         mask[i, : len(sequence)] = 1
     embeddings = model.embed(tokens.flatten()).unflatten(0, tokens.shape)
     model.backbone.set_attn_implementation("sdpa")
     out = model.backbone.base_model(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
+    model.backbone.set_attn_implementation("unified")
     return out.last_hidden_state

@@ -1,11 +1,14 @@
 """The bench measures what it says: costs, parity before time, and a GPU plan whose every line runs."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from experiments.bench import cuda, losses, measure
+from experiments.bench import losses, measure
+from experiments.bench.cuda import plan, shapes
+from experiments.bench.cuda.shapes import Shape
 from experiments.bench.shown import plot, table
 from experiments.errors import UsageError
 
@@ -62,21 +65,28 @@ def test_a_bench_of_the_losses_asserts_parity_first_and_is_shown(tmp_path, monke
         next(losses.lines(Small(), 1))
 
 
-TINY = cuda.Shape(
-    name="0.6B", hidden=32, inner=64, layers=2, heads=4, groups=2, head=8, vocab=300, tokens=600, budget=128
+TINY = Shape(
+    name="0.6B", hidden=32, inner=64, layers=2, heads=4, groups=2, head=8, vocab=512, tokens=600, budget=128, chunk=128
 )
 
 
 def test_every_line_of_the_gpu_plan_runs_at_a_tiny_shape(monkeypatch):
-    monkeypatch.setitem(cuda.SETS, "long", (60, 0.4))
-    found = list(cuda.plan(torch.device("cpu"), torch.float32, [TINY], 1))
+    monkeypatch.setitem(shapes.SETS, "long", (60, 0.4))
+    given = [TINY, replace(TINY, name="8B", tied=False, plain=False)]
+    found = list(plan.plan(torch.device("cpu"), torch.float32, given, 1))
     names = " ".join(line.what for line in found)
-    parts = ("padded", "plain", "cached", "kernel sdpa, prefix", "head of 128 tokens, torch", "InfoNCE")
-    assert [part for part in (*cuda.SETS, *parts) if part not in names] == []
-    assert all(line.seconds > 0 and cuda.told(line) for line in found)
+    wanted = (
+        "padded by 32", "texts of long, sentence-transformers", "plain", "cached", "sentence-transformers cached",
+        "unified step, one forward", "three packed", "three padded", "8B full fine-tuning", "8B LoRA",
+        "kernel sdpa, prefix", "head of 128 tokens, torch", "InfoNCE",
+    )  # fmt: skip
+    assert [part for part in (*shapes.SETS, *wanted) if part not in names] == []
+    assert all(line.seconds > 0 and plan.told(line) for line in found)
+    assert {line.goal for line in found} >= {0.28, 0.35, 0.4, 0.45, 0.57}
+    assert all("gradient within" in line.parity for line in found if "unified" in line.what)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU is told")
 def test_a_machine_without_a_gpu_is_told_so():
     with pytest.raises(UsageError, match="make doctor"):
-        cuda.main(3)
+        plan.main(3)
