@@ -86,6 +86,7 @@ def blank(run: Run) -> dict[str, Any]:
         "losses": {},
         "data_fingerprints": fingerprints(run),
         "corpus_fingerprints": {},
+        "streams": {},
         "trainable": None,
         "wandb_id": None,
         "suites": {},

@@ -158,6 +158,7 @@ def learn(
         wall_s=round(seconds, 2),
         device_hours=round(seconds / 3600 * experiment.launch.processes, 4),
         losses=losses(rows, experiment),
+        streams=batches.counters(result.step),
         status="trained",
     )
     return entry, opened(folder).built if experiment.launch.sharded else made

@@ -45,6 +45,7 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
     assert entry["threads"] == 1
     assert entry["hardware"]["cores"] == os.cpu_count()
     assert entry["corpus_fingerprints"]
+    assert {stream["rows_seen"] for stream in entry["streams"].values()} == {12}
     assert entry["trainable"]["slots"] == 4
     rows = record.history(run.folder)
     assert [row["step"] for row in rows] == [1, 2, 3]

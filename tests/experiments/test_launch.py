@@ -1,0 +1,75 @@
+"""One experiment on several processes, from its command line to its record (torchrun, gloo)."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from experiments import record
+from experiments.compose import compose
+from experiments.execute import ensure
+from experiments.identity import Run, identify
+from experiments.places import ROOT
+from tests.models import apart
+
+JOB = [
+    "experiment=t15_ulme",
+    "scale=tiny",
+    "logging.wandb=disabled",
+    "autocast=null",
+    "runtime.chunk_tokens=100",
+    "optim.steps=40",
+    "evals=[local_sts]",
+]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> list[str]:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
+    return [*JOB, f"evals.local_sts.file={pairs}"]
+
+
+def started(arguments: list[str], folder: Path) -> subprocess.Popen:
+    environment = os.environ | {"UNIFIED_LM_OUTPUTS": str(folder)}
+    return subprocess.Popen([sys.executable, "-m", "experiments.run", *arguments], cwd=ROOT, env=environment)
+
+
+def weights(run: Run) -> torch.Tensor:
+    tensors = load_file(run.folder / "checkpoint" / "step-40" / "model.safetensors")
+    return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
+
+
+def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_interrupted(
+    here: None, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = identify(compose(job))
+    assert ensure(run) == 0
+    entry = record.read(run.folder)
+    alone = weights(run)
+    for launch in ("local_2", "fsdp_2"):
+        folder = tmp_path / launch
+        monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(folder))
+        several = identify(compose([*job, f"launch={launch}"]))
+        assert several.run_id == run.run_id
+        process = started([*job, f"launch={launch}"], folder)
+        if launch == "fsdp_2":
+            deadline = time.monotonic() + 300
+            while not list(several.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 75
+            process = started([*job, f"launch={launch}"], folder)
+        assert process.wait() == 0
+        found = record.read(several.folder)
+        assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
+        assert [row["step"] for row in record.history(several.folder)] == list(range(1, 41))
+        assert apart(weights(several), alone) <= 1e-5
+        values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
+        assert values[0] == pytest.approx(values[1], abs=1e-4)
