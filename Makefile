@@ -2,12 +2,14 @@
 #
 # PIP_ARGS goes to every pip call: a user without a GPU passes the index of PyTorch's CPU wheels (see README.md).
 # SCALE, SEEDS and OVERRIDES go to the experiments: make reproduce-table-15 SCALE=mini SEEDS=0,1,2
+# JOBS makes so many runs of a table at once, each with its share of the cores: make reproduce-table-15 JOBS=2
 # UNIFIED_LM_OUTPUTS moves outputs/; UNIFIED_LM_CACHE moves what is derived from installed packages.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
 SCALE ?= mini
 SEEDS ?= 0
+JOBS ?= 1
 OVERRIDES ?=
 DEVICE ?= cpu
 PYTEST_ARGS ?=
@@ -49,8 +51,8 @@ demo: setup ## train, score and tabulate the main job at SCALE=mini, on a CPU
 test: setup ## the whole suite, offline, on a CPU
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
-reproduce-table-%: setup ## train and score what table N lacks, then render it: SCALE=mini|paper SEEDS=0,1,2
-	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
+reproduce-table-%: setup ## train and score what table N lacks, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
+	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
 table-%: setup ## render table N from the records there are
 	@$(BIN)/python -m experiments.table $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)

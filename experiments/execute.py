@@ -31,15 +31,22 @@ def ensure(run: Run) -> int:
             print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
             return code
     with record.held(run.folder):
-        entry = record.begin(run)
-        if record.complete(entry, run.config):
+        if not begun(run):
             print(f"already there: {shown(run.folder)}", flush=True)
             return 0
-        if entry["step"] is not None and not whole(run.folder, entry):
-            print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
-            record.change(run.folder, digest=None, step=None, status="started")
         print(f"{run.run_id} -> {shown(run.folder)}", flush=True)
         return work(run.folder, run.config)
+
+
+def begun(run: Run) -> bool:
+    """Open a run's directory; whether anything is left to be done in it."""
+    entry = record.begin(run)
+    if record.complete(entry, run.config):
+        return False
+    if entry["step"] is not None and not whole(run.folder, entry):
+        print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
+        record.change(run.folder, digest=None, step=None, status="started")
+    return True
 
 
 def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
@@ -68,26 +75,37 @@ def require_device(run: Run) -> None:
 
 
 def work(folder: Path, config: Mapping[str, Any]) -> int:
-    """Run the worker with this process's terminal, passing on a request to stop; returns its exit code.
+    """Run the worker with this process's terminal, passing on a request to stop; returns its exit code."""
+    process = subprocess.Popen(worker(folder, config), env=environment(config))
+    with passing_on(process) as asked:
+        code = process.wait()
+    code, said = ended(folder, code, asked=asked.is_set())
+    if said:
+        print(said, file=sys.stderr)
+    return code
+
+
+def worker(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """The command of a worker."""
+    return [*launcher(config), "-m", "experiments.worker", str(folder)]
+
+
+def ended(folder: Path, code: int, *, asked: bool) -> tuple[int, str]:
+    """The exit code of a run whose worker ended with `code`, and a line where the worker could not say it itself.
 
     A worker that was ended by a signal could not write down its end: it is written down here.
     """
-    process = subprocess.Popen([*launcher(config), "-m", "experiments.worker", str(folder)], env=environment(config))
-    with passing_on(process) as asked:
-        code = process.wait()
     status = (record.read(folder) or {}).get("status")
-    if code and (asked.is_set() or -code in STOPS) and status not in ("stopped", "failed"):  # while it did not train
+    if code and (asked or -code in STOPS) and status not in ("stopped", "failed"):  # while it did not train
         record.change(folder, status="stopped", error="stopped on request")
-        print(f"stopped: {folder.name}: the same command continues it", file=sys.stderr)
-        return REQUEUE
+        return REQUEUE, f"stopped: {folder.name}: the same command continues it"
     if code and status == "stopped":
-        return REQUEUE
+        return REQUEUE, ""
     if code >= 0:
-        return code
-    ended = signal.Signals(-code).name
-    record.change(folder, status="failed", error=f"the worker was ended by {ended}")
-    print(f"failed: {folder.name}: ended by {ended}; the same command continues it", file=sys.stderr)
-    return 128 - code
+        return code, ""
+    signalled = signal.Signals(-code).name
+    record.change(folder, status="failed", error=f"the worker was ended by {signalled}")
+    return 128 - code, f"failed: {folder.name}: ended by {signalled}; the same command continues it"
 
 
 def launcher(config: Mapping[str, Any]) -> list[str]:
@@ -102,11 +120,11 @@ def launcher(config: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
 
 
-def environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """The worker's environment; thread variables must be set before torch is imported."""
+def environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str, str]:
+    """The worker's environment; thread variables must be set before torch is imported. `cores`: those it may use."""
     threads, processes = config["runtime"]["threads"], config["launch"]["processes"]
-    if threads is None and processes > 1:
-        threads = max(1, (os.cpu_count() or 1) // processes)
+    if threads is None and (processes > 1 or cores is not None):
+        threads = max(1, (cores or os.cpu_count() or 1) // processes)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     mine = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"} | os.environ | {"PYTHONPATH": path}
     return mine if threads is None else mine | {"OMP_NUM_THREADS": str(threads)}

@@ -43,6 +43,11 @@ class Run:
         return runs() / self.run_id
 
     @property
+    def whole(self) -> str:
+        """What two runs share that are one and the same: the science, the suites, and how a model is put to them."""
+        return digest([self.identity, self.config["evals"], self.config["scoring"]])
+
+    @property
     def command(self) -> str:
         """What a user types to make this run."""
         return " ".join(["python -m experiments.run", *map(shlex.quote, self.job.overrides)])

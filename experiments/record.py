@@ -184,29 +184,32 @@ def with_scores(
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """One command at a time works on a run; a second one waits and then finds it made.
 
-    The worker of a command that was killed may still be at work: it is waited for as well.
+    The worker of a command that was killed may still be at work: it is waited for as well. Raises `Timeout` where
+    there is one and it should not `wait`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
-        with working(folder):
+    with locked(folder / ".lock", wait=wait):
+        with working(folder, wait=wait):
             pass
         yield
 
 
-def working(folder: Path) -> AbstractContextManager[None]:
+def working(folder: Path, *, wait: bool = True) -> AbstractContextManager[None]:
     """What a worker holds while it works on a run."""
-    return locked(folder / ".worker.lock")
+    return locked(folder / ".worker.lock", wait=wait)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        if not wait:
+            raise
         print(f"{path.parent.name} is being made by another process: waiting for it", flush=True)
         lock.acquire()
     try:

@@ -4,28 +4,60 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from experiments.errors import told
+from experiments.errors import UsageError, told
 from experiments.execute import ensure, require_device
 from experiments.identity import Run
 from experiments.places import shown
 from experiments.report import write_report
-from experiments.table import request, scored_as, table_of, tell
+from experiments.side_by_side import Crew
+from experiments.table import request, table_of, tell
+from unified_lm.training.watch import REQUEUE
+
+WHAT = """\
+Trains and scores what table N lacks, parents first, then renders it. jobs=2 makes two runs at once, each with half of
+the machine's cores, or with GPUs of its own."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = request(arguments, "reproduce", "Trains and scores what table N lacks, parents first, then renders it.")
+    jobs = at_once([argument for argument in arguments if argument.startswith("jobs=")])
+    asked = request([a for a in arguments if not a.startswith("jobs=")], "reproduce", WHAT)
     if asked is None:
         return 0
     runs = asked.runs()
     every = unique(run for each in runs.values() for run in each)
     for run in every:
         require_device(run)
-    failed = [run for number, run in enumerate(every, start=1) if made(run, number, len(every))]
+    codes = Crew(every, jobs).work() if jobs > 1 else in_turn(every)
+    if any(codes.get(run.run_id, REQUEUE) == REQUEUE for run in every):
+        print("stopped; the same command continues from the last checkpoints", file=sys.stderr)
+        return REQUEUE
     code = tell(table_of(asked, runs))
     print(f"page: {shown(write_report())}")
+    failed = [run for run in every if codes[run.run_id]]
     for run in failed:
         print(f"failed: {run.run_id}, see {shown(run.folder / 'worker.log')}", file=sys.stderr)
     return 1 if failed else code
+
+
+def at_once(given: Sequence[str]) -> int:
+    """How many runs are made at once.
+
+    Raises `UsageError` for anything but a count.
+    """
+    number = given[-1].removeprefix("jobs=") if given else "1"
+    if not number.isdecimal() or int(number) < 1:
+        raise UsageError(f"jobs={number} is no count of runs to be made at once, such as jobs=2")
+    return int(number)
+
+
+def in_turn(every: Sequence[Run]) -> dict[str, int]:
+    """Make one run after another until one is asked to stop; run id -> exit code."""
+    codes: dict[str, int] = {}
+    for number, run in enumerate(every, start=1):
+        codes[run.run_id] = codes.get(run.run_id) or made(run, number, len(every))
+        if codes[run.run_id] == REQUEUE:
+            break
+    return codes
 
 
 def made(run: Run, number: int, count: int) -> int:
@@ -39,7 +71,7 @@ def made(run: Run, number: int, count: int) -> int:
 
 def unique(runs: Iterable[Run]) -> list[Run]:
     """Runs in their order, each once; one that two rows score with other suites is asked for each."""
-    return list({(run.run_id, scored_as(run)): run for run in runs}.values())
+    return list({(run.run_id, run.whole): run for run in runs}.values())
 
 
 if __name__ == "__main__":

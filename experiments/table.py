@@ -9,7 +9,7 @@ from experiments import record
 from experiments.compose import compose
 from experiments.errors import UsageError, told
 from experiments.files import write
-from experiments.identity import Run, digest, identify
+from experiments.identity import Run, identify
 from experiments.places import outputs, shown
 from experiments.tables.definition import Definition, numbers, read
 from experiments.tables.fill import Made, Table, fill
@@ -17,7 +17,7 @@ from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\
-usage: python -m experiments.{command} N [scale=mini|paper|tiny] [seeds=0,1,2] [name=value ...]
+usage: python -m experiments.{command} N [scale=mini|paper|tiny] [seeds=0,1,2]{own} [name=value ...]
 
 {what}
 Further settings go to every run of the table, as they would to experiments.run.
@@ -51,13 +51,8 @@ class Request:
             job = compose(settings)
             seeds = self.seeds[:1] if model.deterministic else self.seeds
             made = [identify(job.with_seed(seed)) for seed in seeds]
-            found[name] = [first.setdefault(scored_as(run), run) for run in made]
+            found[name] = [first.setdefault(run.whole, run) for run in made]
         return found
-
-
-def scored_as(run: Run) -> str:
-    """What two runs share that are one and the same: the science, the suites, and how the model is put to them."""
-    return digest([run.identity, run.config["evals"], run.config["scoring"]])
 
 
 def request(arguments: Sequence[str], command: str, what: str) -> Request | None:
@@ -66,7 +61,8 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
     Raises `UsageError` for anything else than N and settings.
     """
     if {"-h", "--help"} & set(arguments):
-        print(USAGE.format(command=command, what=what, tables=", ".join(map(str, numbers()))))
+        own = " [jobs=1]" if command == "reproduce" else ""
+        print(USAGE.format(command=command, own=own, what=what, tables=", ".join(map(str, numbers()))))
         return None
     if not arguments or not arguments[0].isdigit():
         raise UsageError(

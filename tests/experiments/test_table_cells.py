@@ -116,7 +116,7 @@ def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None
     if ending == "json":
         assert json.loads(text)["rows"][1]["cells"]["ppl"]["lacking"] == [{"seed": 0, "reason": reason}]
     elif ending == "csv":
-        assert text.splitlines()[4].rstrip('"').endswith(reason)
+        assert text.splitlines()[4].rstrip('",').endswith(reason)
     else:
         mark = footnotes(filled).index(reason) + 1
         assert f"-- [{mark}]" in text

@@ -1,0 +1,139 @@
+"""Several runs at once: each in its share of the machine, with its own log, and none that stops another."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import record
+from experiments.compose import compose
+from experiments.errors import UsageError
+from experiments.identity import Run, identify
+from experiments.places import ROOT
+from experiments.reproduce import at_once
+from experiments.side_by_side import Crew, available, places, stages
+
+JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled", "runtime.threads=null"]
+
+
+def a_run(*more: str) -> Run:
+    return identify(compose([*JOB, *more]))
+
+
+def entry_of(run: Run) -> dict:
+    entry = record.read(run.folder)
+    assert entry is not None
+    return entry
+
+
+def test_runs_work_at_once_in_their_share_of_the_cores_and_each_keeps_its_words(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    runs = [a_run(f"seed={seed}") for seed in (0, 1)]
+    assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
+    said = capfd.readouterr()
+    first, second, *ends = said.out.splitlines()
+    assert first.startswith(f"[1/2] {runs[0].run_id} started")
+    assert second.startswith(f"[2/2] {runs[1].run_id} started")
+    assert sorted(line.rpartition(" after ")[0] for line in ends) == [
+        f"[{number}/2] {run.run_id} done" for number, run in enumerate(runs, start=1)
+    ]
+    assert said.err == ""
+    for run in runs:
+        assert entry_of(run)["threads"] == max(1, available() // 2)
+        assert "train 3/3" in (run.folder / "worker.log").read_text(encoding="utf-8")
+    assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
+    assert capfd.readouterr().out.count("already there") == 2
+
+
+def test_a_failed_run_stops_none_but_those_that_start_from_it(capfd: pytest.CaptureFixture[str]) -> None:
+    bad = a_run("parent=t15_contrastive", "parent_overrides=['optim.learning_rate=-1']")
+    good, strange = a_run("seed=1"), a_run("seed=2")
+    strange.folder.mkdir(parents=True)
+    (strange.folder / "notes.txt").write_text("mine")
+    codes = Crew([bad, strange, good], 2).work()
+    assert codes == {bad.parent.run_id: 2, bad.run_id: 1, strange.run_id: 2, good.run_id: 0}
+    assert not bad.folder.exists()
+    said = capfd.readouterr().out
+    assert f"{bad.parent.run_id} failed (" in said
+    assert f"{bad.run_id} not started" in said
+    assert f"{strange.run_id} refused: " in said
+    assert entry_of(good)["status"] == "finished"
+
+
+SCRIPT = """
+import sys
+from experiments.compose import compose
+from experiments.identity import identify
+from experiments.reproduce import in_turn
+from experiments.side_by_side import Crew
+runs = [identify(compose([*sys.argv[2:], f"seed={seed}"])) for seed in (0, 1, 2)]
+codes = Crew(runs, 2).work() if sys.argv[1] == "2" else in_turn(runs)
+print(sorted(codes.values()))
+"""
+
+
+@pytest.mark.parametrize(("jobs", "number"), [(1, signal.SIGTERM), (2, signal.SIGTERM), (2, signal.SIGINT)])
+def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other(jobs: int, number: int) -> None:
+    long = ["optim.steps=5000", "runtime.save_every=5"]
+    runs = [a_run(*long, f"seed={seed}") for seed in range(3)]
+    command = [sys.executable, "-c", SCRIPT, str(jobs), *JOB, *long]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not all(list(r.folder.glob("checkpoint/step-*")) for r in runs[:jobs]):
+        time.sleep(0.05)
+    process.send_signal(number)
+    said = process.communicate(timeout=100)[0]
+    if number == signal.SIGINT:
+        assert process.returncode != 0
+    else:
+        assert said.splitlines()[-1] == str([75] * jobs)
+    for run in runs[:jobs]:
+        assert entry_of(run)["status"] == "stopped"
+        with record.working(run.folder, wait=False):  # no worker is left
+            assert list(run.folder.glob("checkpoint/step-*"))
+    assert not any(run.folder.exists() for run in runs[jobs:])
+
+
+def test_older_runs_come_before_those_that_need_them_and_each_comes_once() -> None:
+    child, parent = a_run("parent=t15_contrastive"), identify(compose(["experiment=t15_contrastive", "scale=tiny"]))
+    other = a_run("seed=1")
+    assert [run.run_id for run in stages([child, other, parent, child])] == [
+        parent.run_id,
+        child.run_id,
+        other.run_id,
+    ]
+
+
+def test_runs_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    one, two, cpu = a_run(), a_run("launch=local_2"), a_run("runtime.device=cpu")
+    assert [place.gpus for place in places([one], 2)] == ["0", "1"]
+    assert [place.gpus for place in places([one, two], 2)] == ["0,1", "2,3"]
+    assert [place.gpus for place in places([cpu], 2)] == [None, None]
+    with pytest.raises(UsageError, match=r"need 6 GPUs.* there are 4: use jobs=2"):
+        places([two], 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert places([one], 2)[1].environment(one)["CUDA_VISIBLE_DEVICES"] == "7"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", ""])
+def test_jobs_is_a_count(count: str) -> None:
+    with pytest.raises(UsageError, match="jobs="):
+        at_once([f"jobs={count}"])
+    assert at_once([]) == 1
