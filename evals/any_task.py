@@ -20,6 +20,7 @@ from evals.lm_tasks import LmTask, LmTaskSource, Registered, Style
 from evals.mteb_suite import MtebSuite
 from evals.pinned import MEMORY, SECONDS
 from evals.tasks import HubTask
+from unified_lm.names import closest
 
 OF_FILES = "dwzhu/LongEmbed"
 """The data set of mteb's whose splits have different columns."""
@@ -99,8 +100,6 @@ def registered(name: str) -> tuple[str, dict[str, Any]]:
 
     Raises ValueError for a name that lm-eval does not know or that is a group.
     """
-    from difflib import get_close_matches
-
     from lm_eval import tasks
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks._yaml_loader import load_yaml
@@ -108,7 +107,7 @@ def registered(name: str) -> tuple[str, dict[str, Any]]:
     known = TaskManager().task_index
     path = getattr(known.get(name), "yaml_path", None)
     if path is None:
-        near = get_close_matches(name, known, n=3)
+        near = closest(name, known, count=3)
         raise ValueError(f"lm_eval has no task file for {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
     config = load_yaml(path, resolve_func=False)
     if not isinstance(config.get("task"), str) or "dataset_path" not in config:

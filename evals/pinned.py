@@ -5,7 +5,6 @@ column of a table that asks for the whole one.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +17,7 @@ from evals.means import Mean
 from evals.mteb_suite import MtebSuite
 from evals.score import key
 from evals.tasks import HubTask, TaskSource
+from unified_lm.names import closest
 
 SUBSET, CHANGED = " (subset)", " (changed)"
 
@@ -114,6 +114,6 @@ def marked(name: str, tasks: Mapping[str, Any], only: Sequence[str] | None, dige
     """
     for task in only or ():
         if task not in tasks:
-            near = get_close_matches(task, tasks, n=1)
+            near = closest(task, tasks)
             raise ValueError(f"suite {name} has no task {task!r}" + (f"; did you mean {near[0]}?" if near else ""))
     return name + (CHANGED if digest != committed else "") + (SUBSET if only is not None else "")

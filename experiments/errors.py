@@ -1,6 +1,5 @@
 """A user's mistake, told in one line with the way out."""
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +8,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.places import CONF
+from unified_lm.names import closest
 
 USAGE = 2  # exit code of a command that was refused before any work
 
@@ -19,7 +19,7 @@ class UsageError(ValueError):
 
 def nearest(word: str, options: Iterable[str], *, cutoff: float = 0.6) -> str:
     """ " (did you mean X?)" for the option most like `word`, or nothing where none is alike."""
-    close = difflib.get_close_matches(word, list(options), n=1, cutoff=cutoff)
+    close = closest(word, options, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -56,7 +56,7 @@ def alike(name: str, settings: Sequence[str]) -> str:
     """The nearest name beside it, else the nearest anywhere."""
     prefix, _, leaf = name.rpartition(".")
     beside = {s.rpartition(".")[2]: s for s in settings if s.rpartition(".")[0] == prefix}
-    close = difflib.get_close_matches(leaf, list(beside), n=1, cutoff=0.6)
+    close = closest(leaf, beside)
     return f" (did you mean {beside[close[0]]}?)" if close else nearest(name, settings, cutoff=0.7)
 
 

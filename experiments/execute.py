@@ -62,16 +62,23 @@ def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
 
 def require_device(run: Run) -> None:
     """Stop before any work where a run needs a GPU and torch sees none."""
-    if run.config["runtime"]["device"] != "cuda":
-        return
-    import torch
+    if missing_device(run):
+        import torch
 
-    if not torch.cuda.is_available():
         scale = run.job.choices.get("scale")
         raise UsageError(
             f"scale={scale} needs a CUDA GPU and torch {torch.__version__} sees none here: "
             "use scale=mini (SCALE=mini with make)"
         )
+
+
+def missing_device(run: Run) -> bool:
+    """Whether a run needs a GPU and torch sees none."""
+    if run.config["runtime"]["device"] != "cuda":
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
 
 
 def work(folder: Path, config: Mapping[str, Any]) -> int:
@@ -117,7 +124,7 @@ def launcher(config: Mapping[str, Any]) -> list[str]:
         raise UsageError(f"launch.processes={processes} is no number of processes: use 1 or more")
     if processes == 1:
         return [sys.executable]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [sys.executable, "-m", "experiments.ranks", "--standalone", f"--nproc-per-node={processes}"]
 
 
 def environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str, str]:

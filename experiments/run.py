@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 
-from experiments.compose import compose, groups, options
-from experiments.errors import UsageError, told
-from experiments.execute import ensure
-from experiments.identity import identify
+from experiments.compose import compose, groups, name_of, options
+from experiments.errors import UsageError, first_line, told
+from experiments.execute import ensure, missing_device
+from experiments.identity import Run, identify
 
 USAGE = """\
 usage: python -m experiments.run [-m] [--cfg] name=value ...
@@ -47,9 +47,30 @@ def main(arguments: Sequence[str]) -> int:
     if "--cfg" in flags:
         import yaml
 
+        require_values(run)
         print(f"# {run.run_id}\n{yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)}", end="")
         return 0
     return ensure(run)
+
+
+def require_values(run: Run) -> None:
+    """Refuse, as the worker would, values that cannot be; a run of chosen files has none of the user's own.
+
+    Suites are left out where none of theirs is set, and what this machine lacks is not the values' fault.
+    """
+    names = {name_of(override) for override in run.job.overrides} - {*groups(), "seed"}
+    if not names:
+        return
+    from experiments.build import from_config  # imports torch
+
+    own = any(name.startswith("evals.") for name in names)
+    config = run.config | {"evals": run.config["evals"] if own else {}}
+    if missing_device(run):
+        config |= {"kernel": "auto", "runtime": run.config["runtime"] | {"device": "auto"}}
+    try:
+        from_config(config, chained=run.parent is not None)
+    except (ValueError, OSError) as error:
+        raise UsageError(first_line(str(error))) from error
 
 
 def help_text() -> str:

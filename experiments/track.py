@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.errors import first_line
+from experiments.places import outputs
 from experiments.provenance import versions
 
 AXES = ("method", "backbone", "attention", "trainable")
 HOST = "api.wandb.ai"
 TRUTH = "metrics.jsonl and record.json have it all"
+OWN_FOLDERS = ("WANDB_CACHE_DIR", "WANDB_DATA_DIR")  # where it would else write into the user's home
 MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -105,6 +107,8 @@ def tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str,
     wanted = mode(record["config"]["logging"]["wandb"])
     if wanted == "disabled" or "wandb" not in versions(("wandb",)):
         return Off()
+    for name in OWN_FOLDERS:
+        os.environ.setdefault(name, str(outputs() / "wandb"))
     import wandb
 
     past = list(past)

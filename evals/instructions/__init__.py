@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from evals.score import Side
+from unified_lm.names import closest
 
 TABLES = Path(__file__).parent
 ROW = "{instruction}"
@@ -39,7 +39,7 @@ class Instructions:
     def of(self, task: str, side: Side) -> str:
         """Raises ValueError for a task that the table does not know."""
         if task not in self.tasks:
-            near = get_close_matches(task, self.tasks, n=1)
+            near = closest(task, self.tasks)
             raise ValueError(
                 f"the instructions {self.name!r} do not know the task {task!r}"
                 + (f" (nearest: {near[0]!r})" if near else "")

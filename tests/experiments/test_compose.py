@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import compose as composing
+from experiments import run
 from experiments.compose import compose
 from experiments.errors import UsageError
 from experiments.execute import launcher
@@ -32,6 +33,9 @@ WRONG = {
     "runtime=3": "would replace a whole section",
     "scale=": "scale is one of: mini",
     "optim.learning_rate=${optim.stps}": "optim.stps",
+    "method=ULMe": "did you mean ulme",
+    "Optim.Steps=3": "did you mean optim.steps",
+    "optim.STEPS=3": "did you mean optim.steps",
 }
 
 
@@ -90,6 +94,29 @@ def test_help_and_composing_take_under_a_second_of_processor_time() -> None:
         after = os.times()
         spent = after.children_user + after.children_system - before.children_user - before.children_system
         assert spent < 1.0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("optim.steps=many", "not a whole number"),
+        ("method.target=men", "method.target=men is unknown"),
+        ("lengths.query=0", "lengths.query=0"),
+        ("+evals.mteb_offline.nothing=3", "nothing"),
+    ],
+)
+def test_a_configuration_that_cannot_be_run_is_not_printed(
+    override: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        run.main(["--cfg", "experiment=t15_ulme", "scale=mini", "lengths.answer=16", override])
+    assert "\n" not in str(refused.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_configuration_for_another_machine_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--cfg", "experiment=t15_ulme", "scale=paper", "kernel=flash", "optim.steps=7"]) == 0
+    assert "steps: 7" in capsys.readouterr().out
 
 
 def test_composing_works_from_any_folder(tmp_path: Path) -> None:

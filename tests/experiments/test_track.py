@@ -106,6 +106,19 @@ def test_no_key_and_no_input_do_not_block_a_start() -> None:
     assert done.stdout.split()[-1] == "offline"
 
 
+def test_nothing_is_written_into_the_users_home(outputs: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    _, folder = begun()
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder)], cwd=ROOT, env=mine | {"HOME": str(home)}, timeout=120, check=False
+    )
+    assert done.returncode == 0
+    assert offline(folder)
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
 def test_a_key_without_a_network_goes_offline() -> None:
     _, folder = begun()
     done = started(folder, WANDB_API_KEY="0" * 40, WANDB_BASE_URL="http://127.0.0.1:9")

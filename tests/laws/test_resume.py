@@ -65,6 +65,17 @@ def test_a_truncated_checkpoint_is_named_and_the_run_continues_from_the_one_befo
     assert rest[-1]["digest"] == whole[-1]["digest"]
 
 
+def test_a_folder_that_is_no_checkpoint_is_left_alone(tmp_path):
+    model = unified(slots=2)
+    for name in ("step-x", "step-", "step-3.bak"):
+        (tmp_path / name).mkdir()
+    for step in (9, 10):
+        checkpoint.save(tmp_path, model, None, step=step, identity="a", keep=1)
+    assert [folder.name for folder in checkpoint.steps(tmp_path)] == ["step-10"]
+    assert checkpoint.latest(tmp_path, "a").step == 10
+    assert {path.name for path in tmp_path.iterdir()} == {"step-x", "step-", "step-3.bak", "step-10"}
+
+
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     model = unified(slots=2)
     optimizer = OPTIM.build(model)

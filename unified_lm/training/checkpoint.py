@@ -129,8 +129,9 @@ def barrier() -> None:
 
 
 def steps(root: Path) -> list[Path]:
-    """Checkpoint folders, oldest first."""
-    return sorted(root.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    """Checkpoint folders, oldest first; whatever else lies beside them is none."""
+    found = {path: path.name.removeprefix("step-") for path in root.glob("step-*")}
+    return sorted((path for path, step in found.items() if step.isdecimal()), key=lambda path: int(found[path]))
 
 
 def found(folder: Path) -> Saved:
