@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.tables.definition import Reported
-from experiments.tables.makers import Maker, several
+from experiments.tables.makers import Maker, named, several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,12 @@ class Cell:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the cell, or a part of it, is blank; the seeds are named where not all of them lack for one reason."""
-        told = dict.fromkeys(reason for _, reason in self.lacking)
+        told: dict[str, list[int]] = {}
+        for seed, reason in self.lacking:
+            told.setdefault(reason, []).append(seed)
         if len(told) == 1 and not self.ours:
             return tuple(told)
-        return tuple(f"seed {seed}: {reason}" for seed, reason in self.lacking)
+        return tuple(f"{named(seeds)}: {reason}" for reason, seeds in told.items())
 
     @property
     def mean(self) -> float | None:

@@ -11,6 +11,7 @@ from experiments.tables.definition import Column, Definition, Model, Row
 from experiments.tables.makers import Maker
 
 NO_READOUT = ("", "none", "n/a")
+HOW_FAR = {"started": "the run is not trained to its end", "trained": "the run is not scored to its end"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,8 @@ def why(made: Made, column: Column) -> str:
     said = record.get("skipped", {}).get(column.suite, {}).get(column.task)
     if said:
         return f"{column.task} has no score: {said}"
+    if record["status"] in HOW_FAR:
+        return HOW_FAR[record["status"]]
     if record["status"] != "finished":
         return f"run {record['status']}{': ' + first_line(record['error']) if record.get('error') else ''}"
     suite = [score for score in record["scores"] if score["suite"] == column.suite]

@@ -1,6 +1,6 @@
 """Who made a number: the code and the libraries, compared by what they compute and not by their commits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,9 @@ def several(makers: Iterable[tuple[int, Maker]]) -> str:
     parts = []
     for maker, own in seeds.items():
         libraries = ", ".join(" ".join(one) for one in sorted(maker.libraries - shared))
-        named = f"seed{'s' if len(own) > 1 else ''} {', '.join(map(str, sorted(own)))}"
-        parts.append(f"{named} by {maker.commit}{f' ({libraries})' if libraries else ''}")
+        parts.append(f"{named(own)} by {maker.commit}{f' ({libraries})' if libraries else ''}")
     return f"runs of different versions: {'; '.join(parts)}"
+
+
+def named(seeds: Collection[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"

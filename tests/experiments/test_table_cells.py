@@ -92,6 +92,7 @@ def test_a_published_system_that_is_not_run_stands_beside_with_its_numbers_alone
 REASONS = {
     "no run": None,
     "run failed: RuntimeError: no memory": {"status": "failed", "error": "RuntimeError: no memory", "scores": []},
+    "the run is not scored to its end": {"status": "trained"},
     "guess has no score: ours generates no text": {"skipped": {"s": {"guess": "ours generates no text"}}},
     "s gave no perplexity of guess": {},
     "the run was not scored on s": {"scores": []},
@@ -124,11 +125,12 @@ def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None
 
 
 def test_a_seed_that_lacks_for_a_reason_of_its_own_is_named() -> None:
-    some = runs((0, 1))
+    some = runs((0, 1, 2, 3))
     some["ours"][1] = replace(some["ours"][1], record=some["ours"][1].record | {"status": "stopped", "scores": []})
-    text = FORMATS["md"](fill(DEFINITION, some, (0, 1)))
-    assert "50.0 -- [1] | 38.0 -- [1]" in text
-    assert "- [1] seed 1: run stopped" in text
+    some["ours"][2:] = [replace(one, record=None) for one in some["ours"][2:]]
+    text = FORMATS["md"](fill(DEFINITION, some, range(4)))
+    assert "50.0 -- [1] [2] | 38.0 -- [1] [2]" in text
+    assert "- [1] seed 1: run stopped\n- [2] seeds 2, 3: no run\n" in text
 
 
 TWO = Row(
