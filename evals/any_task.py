@@ -69,14 +69,14 @@ def lm_eval_tasks(
     run_generated_code: bool = False,
     mirror: str | None = None,
 ) -> LmEvalSuite:
-    """`shots` and `budget`: None for the task's own. `commit`: of the data set; None for the newest, which is looked up
-    once and recorded, and not needed with a mirror."""
+    """`shots`, and `budget` of tasks that generate: None for the task's own. `commit`: of the data set; None for the
+    newest, which is looked up once and recorded, and not needed with a mirror."""
     entries = []
     for name in tasks:
         file, config = registered(name)
         pinned = commit or ("0" * 40 if mirror else newest(config["dataset_path"]))
         source: LmTaskSource = Registered(file=file, commit=pinned, mirror=mirror)
-        note = ""
+        note, own = "", own_budget(config)
         if config.get("unsafe_code"):
             note = f"code run with {isolation.described()}"
             source = GeneratedCode(registered=source, allowed=run_generated_code, seconds=SECONDS, memory=MEMORY)
@@ -87,7 +87,7 @@ def lm_eval_tasks(
                 shots=config.get("num_fewshot") or 0 if shots is None else shots,
                 template=template,
                 multiturn=multiturn,
-                budget=budget or own_budget(config),
+                budget=own and (budget or own),
                 metrics=metrics_of(config),
                 note=note,
             )

@@ -12,6 +12,7 @@ from evals.lm_eval_suite import quiet as lm_quiet
 from evals.lm_tasks import LmTask
 from evals.mirror import read_afresh
 from evals.mteb_suite import MtebSuite, quiet
+from evals.score import Unread, reading
 from evals.tasks import HubTask, TaskSource, load
 
 LATE = {"InstructionReranking": "qrel_diff"}
@@ -33,15 +34,16 @@ def problems(suite: Any) -> Iterator[tuple[str, str]]:
 def told(check: Callable[[], str]) -> str:
     """What the check found, or the error that it ended in: the check goes on with the next task."""
     try:
-        return check()
-    except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        with reading():
+            return check()
+    except Unread as error:
+        return str(error)
 
 
 def check(source: TaskSource) -> str:
     task = source.build()
     dataset = task.metadata.dataset
-    with read_afresh(dataset["revision"]):
+    with read_afresh(dataset["revision"]), reading(dataset["path"]):
         load(task)
         if late := LATE.get(task.metadata.type):
             datasets.load_dataset(dataset["path"], late, split=late, revision=dataset["revision"])
@@ -95,13 +97,16 @@ def check_lm(entry: LmTask) -> str:
     with read_afresh(source.revision):
         if code:
             pinned = config.get("dataset_kwargs") or {}
-            rows = datasets.load_dataset(config["dataset_path"], split=config["test_split"], **pinned)
-            missing = {"prompt", "test", "entry_point", "canonical_solution"} - set(rows.column_names)
-            return f"the columns {sorted(missing)} are missing" if missing else ""
-        task = ConfigurableTask(config=config)
-        task.set_fewshot_seed(seed=0)
-        documents = list(task.eval_docs)
-        if not documents:
-            return "no rows to score"
-        task.fewshot_context(documents[0], num_fewshot=entry.shots)
-    return ""
+            documents = datasets.load_dataset(config["dataset_path"], split=config["test_split"], **pinned)
+            missing = {"prompt", "test", "entry_point", "canonical_solution"} - set(documents.column_names)
+            if missing:
+                return f"the columns {sorted(missing)} are missing"
+        else:
+            task = ConfigurableTask(config=config)
+            task.set_fewshot_seed(seed=0)
+            documents = list(task.eval_docs)
+            if documents:
+                task.fewshot_context(documents[0], num_fewshot=entry.shots)
+    if not len(documents):
+        return "no rows to score"
+    return "" if entry.rows in (None, len(documents)) else f"rows: {len(documents)} instead of {entry.rows}"

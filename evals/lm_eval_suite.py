@@ -8,7 +8,7 @@ import io
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,11 @@ from evals.lm_tasks import LmTask, config_digest
 from evals.means import Mean, with_means
 from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
-from evals.score import Progress, Score, Subject
+from evals.score import PROTOCOLS, SUBSET, Progress, Score, Subject, Unread, Unscored, reading
 from evals.store import Store
 
 if TYPE_CHECKING:
     from evals.live_lm import LiveLM
-
-VERSION = 1
-"""Raise it when this code changes what it scores: older results are then left alone."""
 
 LIBRARIES = ("lm_eval", "datasets")
 """The packages that compute a score out of likelihoods and answers."""
@@ -48,7 +45,8 @@ UNITS: Mapping[str, str] = {
 class LmEvalSuite:
     """`entries` are the tasks with their pins; generative ones also report how many answers were truncated or empty.
 
-    `means` are averages over the tasks, given only where all their members are.
+    `means` are averages over the tasks, given only where all their members are. A task that finds other than its
+    published number of rows is scored under the name of a subset.
     """
 
     name: str
@@ -64,31 +62,46 @@ class LmEvalSuite:
     def tasks(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries)
 
+    def parts(self) -> "Sequence[LmEvalSuite]":
+        """One task each."""
+        return [replace(self, entries=[entry], means=()) for entry in self.entries]
+
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task. What `folder` holds for the same identity is not run again.
 
-        A subject that does not generate gets none; `Store(folder=folder, suite=self.name).skipped()` says so.
+        A subject that does not generate gets none; `Store(folder=folder, suite=self.name).skipped()` says so. Raises
+        `Unscored` for tasks that cannot be read.
         """
         store = Store(folder=folder, suite=self.name)
         scores: list[Score] = []
+        problems: dict[str, str] = {}
         for i, entry in enumerate(self.entries, start=1):
             if progress is not None:
                 progress(entry.name, i, len(self.entries))
+            try:
+                scores += self._task(entry, subject, store)
+            except Unread as error:
+                problems[entry.name] = str(error)
+        if self.means:
+            scores += with_means(self.means, scores, subject, store, problems)
+        if problems:
+            raise Unscored(self.name, problems, scores)
+        return scores
+
+    def _task(self, entry: LmTask, subject: Subject, store: Store) -> list[Score]:
+        with reading():
             config = entry.config()
             revision = f"{entry.source.revision} task:{config_digest(config)}"
-            identity = self.identity(entry, revision, subject)
-            if subject.generator is None:
-                store.skip(entry.name, identity, f"{subject.name} generates no text")
-                continue
-            stored = store.load(entry.name, identity)
-            if stored is None:
-                with random_state_kept(), quiet(), read_afresh(revision):
-                    stored = self._run(entry, config, revision, subject)
-                store.save(entry.name, identity, stored)
-            scores += stored
-        if self.means:
-            scores += with_means(self.means, scores, subject, store)
-        return scores
+        identity = self.identity(entry, revision, subject)
+        if subject.generator is None:
+            store.skip(entry.name, identity, f"{subject.name} generates no text")
+            return []
+        stored = store.load(entry.name, identity)
+        if stored is None:
+            with random_state_kept(), quiet(), read_afresh(revision):
+                stored = self._run(entry, config, revision, subject)
+            store.save(entry.name, identity, stored)
+        return stored
 
     def identity(self, entry: LmTask, revision: str, subject: Subject) -> dict[str, Any]:
         """Everything that decides the task's scores, as JSON values."""
@@ -96,12 +109,13 @@ class LmEvalSuite:
             "model": dict(subject.generator.identity) if subject.generator else {},
             "step": subject.step,
             "suite": self.name,
-            "version": VERSION,
+            "protocol": PROTOCOLS["lm_eval"],
             "task": entry.name,
             "revision": revision,
             "template": entry.template,
             "multiturn": entry.multiturn,
             "metrics": list(entry.metrics),
+            "rows": entry.rows,
             "libraries": {library: version(library) for library in LIBRARIES},
         }
 
@@ -115,7 +129,8 @@ class LmEvalSuite:
         random.seed(DEFAULT_RANDOM_SEED)
         np.random.seed(DEFAULT_OTHER_SEED)
         torch.manual_seed(DEFAULT_OTHER_SEED)
-        task = ConfigurableTask(config=config)
+        with reading(str(config.get("dataset_path", ""))):
+            task = ConfigurableTask(config=config)
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         model = LiveLM(subject.generator, style=entry.template)
         results = evaluate(
@@ -129,18 +144,20 @@ class LmEvalSuite:
         split = config.get("test_split") or config.get("validation_split")
         values = reported(entry, results["results"][entry.name], split) + rates(model, split)
         documents = results["n-samples"][entry.name]["effective"]
+        whole = entry.rows in (None, documents) or self.name.endswith(SUBSET)
+        suite = self.name if whole else self.name + SUBSET
         return [
-            self._scored(entry, revision, subject, metric, value, subset, n or documents)
+            self._scored(suite, entry, revision, subject, metric, value, subset, n or documents)
             for metric, subset, value, n in values
         ]
 
     def _scored(
-        self, entry: LmTask, revision: str, subject: Subject, metric: str, value: float, subset: str, n: int
+        self, suite: str, entry: LmTask, revision: str, subject: Subject, metric: str, value: float, subset: str, n: int
     ) -> Score:
         generator = subject.generator
         slots = f", {generator.slots} slots before the answer" if generator.slots else ""
         return Score(
-            suite=self.name,
+            suite=suite,
             task=entry.name,
             metric=metric,
             value=value,

@@ -94,7 +94,8 @@ class LmTask:
 
     `shots`: examples in the prompt, each a turn of its own where `multiturn` is true. `budget`: most new tokens of an
     answer, for generative tasks only. `metrics`: what is reported, "exact_match" or, after a filter of the task's,
-    "exact_match,strict-match". `note`: what else a reader must know.
+    "exact_match,strict-match". `rows`: how many examples the data set is published with, where that is known; `note`:
+    what else a reader must know.
     """
 
     name: str
@@ -104,10 +105,12 @@ class LmTask:
     multiturn: bool
     budget: int | None
     metrics: Sequence[str]
+    rows: int | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
-        missing = [field.name for field in fields(self) if getattr(self, field.name) is None and field.name != "budget"]
+        empty = [field.name for field in fields(self) if getattr(self, field.name) is None]
+        missing = [name for name in empty if name not in ("budget", "rows")]
         if missing or not self.metrics:
             raise ValueError(f"task {self.name} is not pinned: it needs {', '.join(missing or ['metrics'])}")
         if self.template not in get_args(Style):

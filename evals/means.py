@@ -31,9 +31,14 @@ class Mean:
             raise ValueError(f"the average {self.name!r} " + (f"counts {sorted(twice)} twice" if twice else "is empty"))
 
 
-def with_means(means: Sequence[Mean], scores: Sequence[Score], subject: Subject, store: Store) -> list[Score]:
-    """The averages that the scores allow; the store keeps the reason for each of the others."""
-    found, lacking = averaged(means, scores, store.skipped())
+def with_means(
+    means: Sequence[Mean], scores: Sequence[Score], subject: Subject, store: Store, problems: Mapping[str, str]
+) -> list[Score]:
+    """The averages that the scores allow; the store keeps the reason for each of the others.
+
+    `problems`: task -> why it could not be read.
+    """
+    found, lacking = averaged(means, scores, {**store.skipped(), **problems})
     model = subject.embedder or subject.search or subject.generator
     for mean in means:
         identity = {"mean": mean.name, "of": list(mean.of), "model": dict(model.identity), "step": subject.step}
@@ -72,6 +77,7 @@ def mean_of(mean: Mean, members: Sequence[Score]) -> Score:
     value = sum(weight * score.value for weight, score in zip(weights, members, strict=True)) / sum(weights)
     return replace(
         members[0],
+        suite=max((score.suite for score in members), key=len),  # a member's mark is the average's
         task=mean.name,
         metric=METRIC,
         value=value,

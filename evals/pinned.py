@@ -15,11 +15,11 @@ from evals.lm_eval_suite import LmEvalSuite
 from evals.lm_tasks import LmTask, LmTaskSource, Registered, Style
 from evals.means import Mean
 from evals.mteb_suite import MtebSuite
-from evals.score import key
+from evals.score import SUBSET, key
 from evals.tasks import HubTask, TaskSource
 from unified_lm.names import closest
 
-SUBSET, CHANGED = " (subset)", " (changed)"
+CHANGED = " (changed)"
 
 SECONDS, MEMORY = 10.0, 4.0
 """Limits of one generated program: wall time, and GiB."""
@@ -47,6 +47,7 @@ def mteb_suite(
     """
     installed("mteb", library, name)
     named = marked(name, tasks, only, pins_digest(library, tasks, metrics), committed)
+    needed(name, tasks, ("dataset", "revision", "splits", "metric", "category"))
     sources: list[TaskSource] = [HubTask(name=task, mirror=mirror, **pins) for task, pins in tasks.items()
                                  if only is None or task in only]  # fmt: skip
     return MtebSuite(name=named, sources=sources, instructions=read(instructions), metrics=metrics, means=means)
@@ -59,7 +60,7 @@ def lm_suite(
     dataset: str,
     commit: str,
     split: str,
-    tasks: Mapping[str, str],
+    tasks: Pins,
     shots: int,
     template: Style,
     multiturn: bool,
@@ -73,23 +74,25 @@ def lm_suite(
 ) -> LmEvalSuite:
     """Tasks of lm-eval `library` over one data set: `dataset` at `commit`, scored on `split`; the rest as in `LmTask`.
 
-    `tasks`: name -> its file below lm_eval/tasks. `run_generated_code`: whether it may be run, for tasks that need it.
+    `tasks`: name -> its `file` below lm_eval/tasks, and the `rows` that are published. `run_generated_code`: whether it
+    may be run, for tasks that need it.
     """
     installed("lm_eval", library, name)
+    needed(name, tasks, ("file", "rows"))
     pins = {"dataset": dataset, "commit": commit, "split": split, "shots": shots, "template": template,
             "multiturn": multiturn, "budget": budget}  # fmt: skip
-    all_pins = {task: {"file": file, **pins} for task, file in tasks.items()}
+    all_pins = {task: {**own, **pins} for task, own in tasks.items()}
     named = marked(name, tasks, only, pins_digest(library, all_pins, metrics), committed)
     note = f"code run with {isolation.described()}" if run_generated_code else ""
     entries = []
-    for task, file in tasks.items():
-        source: LmTaskSource = Registered(file=file, commit=commit, dataset=dataset, split=split, mirror=mirror)
+    for task, own in tasks.items():
+        source: LmTaskSource = Registered(file=own["file"], commit=commit, dataset=dataset, split=split, mirror=mirror)
         if run_generated_code is not None:
             source = GeneratedCode(registered=source, allowed=run_generated_code, seconds=SECONDS, memory=MEMORY)
         if only is None or task in only:
             entries.append(
                 LmTask(name=task, source=source, shots=shots, template=template, multiturn=multiturn, budget=budget,
-                       metrics=metrics, note=note)
+                       metrics=metrics, rows=own["rows"], note=note)
             )  # fmt: skip
     return LmEvalSuite(name=named, entries=entries, means=means)
 
@@ -105,6 +108,13 @@ def installed(package: str, wanted: str, name: str) -> None:
             f"suite {name} is pinned at {package} {wanted}, but {version(package)} is installed: "
             f"pip install {package}=={wanted}"
         )
+
+
+def needed(name: str, tasks: Pins, pins: Sequence[str]) -> None:
+    """Raises ValueError for a task without one of the pins."""
+    for task, own in tasks.items():
+        if missing := [pin for pin in pins if own.get(pin) is None]:
+            raise ValueError(f"task {task} of suite {name} is not pinned: it needs {', '.join(missing)}")
 
 
 def marked(name: str, tasks: Mapping[str, Any], only: Sequence[str] | None, digest: str, committed: str) -> str:

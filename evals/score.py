@@ -3,10 +3,11 @@
 This module imports neither torch nor a benchmark library, so that tables and records may use it at start-up.
 """
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -32,6 +33,12 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "ratio": (0.0, math.inf),
 }
 """The units a score may have, with the smallest and the largest possible value."""
+
+PROTOCOLS: Mapping[str, int] = {"mteb": 1, "lm_eval": 1}
+"""How our suites score; part of every key. Raise one where the same inputs would give other scores."""
+
+SUBSET = " (subset)"
+"""Ends the name of a suite in the scores of a part of it, or of a part of its data: no table reads these."""
 
 ROUNDING = 1e-6
 """How far float32 arithmetic may push a value beyond its unit's bounds (a correlation of 1.0000001)."""
@@ -158,14 +165,54 @@ class Subject:
             raise ValueError(f"subject {self.name!r} has an embedder and a search model: score them as two subjects")
 
 
+class Unread(ValueError):
+    """A task whose data, or whose settings, cannot be read."""
+
+
+class Unscored(ValueError):
+    """Tasks of a suite without a score, task -> why, and the `scores` of all others."""
+
+    def __init__(self, suite: str, problems: Mapping[str, str], scores: "Sequence[Score]") -> None:
+        listed = "; ".join(f"{task}: {why}" for task, why in problems.items())
+        super().__init__(f"{len(problems)} tasks of suite {suite} cannot be read: {listed}")
+        self.problems, self.scores = problems, scores
+
+
+@contextlib.contextmanager
+def reading(place: str = "") -> Iterator[None]:
+    """Whatever stops the block is `Unread`, with the place and all causes, so that other tasks can go on."""
+    try:
+        yield
+    except Unread:
+        raise
+    except Exception as error:
+        said = "; from ".join(causes(error))
+        raise Unread(f"{place}: {said}" if place else said) from error
+
+
+def causes(error: BaseException | None) -> Iterator[str]:
+    """The error and what it came from, a line each."""
+    while error is not None:
+        yield f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        error = error.__cause__
+
+
 @runtime_checkable
 class Suite(Protocol):
-    """A named, frozen set of tasks. `score` resumes from what `folder` holds for the same identity."""
+    """A named, frozen set of tasks. `score` resumes from what `folder` holds for the same identity.
+
+    It raises `Unscored` where tasks cannot be read, when all others are scored.
+
+    `parts`: suites of the same name that can be scored apart, in any order and by several processes; what they leave in
+    `folder` is what the whole one finds there.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def tasks(self) -> Sequence[str]: ...
+
+    def parts(self) -> "Sequence[Suite]": ...
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]: ...
 

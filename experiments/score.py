@@ -2,17 +2,18 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from experiments import record
-from experiments.compose import compose
+from experiments.compose import compose, name_of
 from experiments.errors import UsageError, told
 from experiments.execute import ensure, work
 from experiments.files import write, write_json
-from experiments.identity import digest, settled, what
+from experiments.identity import HOW, PRECISION, digest, settled, what
 from experiments.named import foreign_run, run_folder, split
 from experiments.places import outputs, shown
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         run = foreign_run(own["model"], overrides)
         code, folder = ensure(run), run.folder
     else:
-        code = rescored(folder, settled(compose([*overrides, "scale=none"]).resolved["evals"]))
+        code = rescored(folder, overrides)
     suites = settled(compose([*overrides, "scale=none"]).resolved["evals"])
     tell(folder, suites)
     return code
@@ -59,19 +60,37 @@ def chosen(own: Mapping[str, str]) -> list[str]:
     return [*overrides, f"evals.{names[0]}.{TASKS.get(names[0], 'only')}={own['tasks']}"]
 
 
-def rescored(folder: Path, evals: Mapping[str, Any]) -> int:
+def rescored(folder: Path, overrides: Sequence[str]) -> int:
     """Score a finished run with other suites; what it has stays."""
     with record.held(folder):
         entry = record.read(folder)
         if entry is None or entry["digest"] is None:
             raise UsageError(f"{shown(folder)} has not been trained to its end: run it again")
-        config = entry["config"] | {"evals": dict(evals)}
+        config = asked_anew(entry["config"], overrides, folder)
         if record.complete(entry, config):
             print(f"already there: {shown(folder)}")
             return 0
         record.change(folder, config=config)
         write(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         return work(folder, config)
+
+
+def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+    """A run's config with other suites, and with the overrides that say how to score and not what was trained.
+
+    Raises `UsageError` for an override that would say otherwise.
+    """
+    resolved = settled(compose([*overrides, "scale=none"]).resolved)
+    changed = deepcopy(dict(config)) | {"evals": resolved["evals"]}
+    for override in overrides:
+        *sections, leaf = name_of(override).split(".")
+        if (sections or [leaf])[0] not in HOW or leaf in PRECISION:
+            raise UsageError(f"{shown(folder)} has its settings; {override} cannot change them")
+        old, new = changed, resolved
+        for section in sections:
+            old, new = old[section], new[section]
+        old[leaf] = new[leaf]
+    return changed
 
 
 def tell(folder: Path, suites: Mapping[str, Any]) -> None:

@@ -74,6 +74,20 @@ def file_digest(path: Path) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Digest of the names and bytes of all files below a folder, hidden ones left out."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = files_below(folder)
     visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     return digest(*(part for path in visible for part in (path.relative_to(folder).as_posix(), file_digest(path))))
+
+
+def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]:
+    """All files below a folder, in order. Links to folders are followed (rglob passes them by), but not in circles."""
+    here = folder.resolve()
+    if here in above:
+        return []
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            found += files_below(path, above | {here})
+        elif path.is_file():
+            found.append(path)
+    return found

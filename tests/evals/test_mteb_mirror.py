@@ -13,6 +13,7 @@ from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
 from evals.tasks import HubTask
 from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
+from tests.evals.mirrors import beir, of, publish, revision, similarity
 
 STS, SCIFACT = "STSBenchmark", "SciFact"
 PASSKEY, BANKING = "LEMBPasskeyRetrieval", "Banking77Classification"
@@ -26,45 +27,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIFIED_LM_CACHE", str(tmp_path / "cache"))
 
 
-def revision(name: str) -> str:
-    return mteb.get_task(name).metadata.dataset["revision"]
-
-
-def publish(mirror: Path, task: str, tables: dict[tuple[str, str], list[dict]]) -> Path:
-    """Writes {(config, split): rows} as the folder that `hf download` leaves for the task's data set."""
-    folder = mirror / mteb.get_task(task).metadata.dataset["path"]
-    folder.mkdir(parents=True, exist_ok=True)
-    configs: dict[str, list[str]] = {}
-    for (config, split), rows in tables.items():
-        name = f"{config}-{split}.jsonl"
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        configs.setdefault(config, []).append(f"  - split: {split}\n    path: {name}\n")
-    listed = [f"- config_name: {config}\n  data_files:\n" + "".join(files) for config, files in configs.items()]
-    (folder / "README.md").write_text("---\nconfigs:\n" + "".join(listed) + "---\n")
-    return folder
-
-
-def beir(splits: tuple[str, ...], single: bool) -> dict[tuple[str, str], list[dict]]:
-    tables = {}
-    for split in splits:
-        corpus = [{"_id": name, "title": title or "", "text": text} for name, (title, text) in ANIMALS.items()]
-        queries = [{"_id": name, "text": text} for name, text in QUESTIONS.items()]
-        qrels = [{"query-id": query, "corpus-id": document, "score": 1} for query, document in RELEVANT.items()]
-        tables |= {
-            ("corpus", "corpus" if single else split): corpus,
-            ("queries", "queries" if single else split): queries,
-            ("default", split): qrels,
-        }
-    return tables
-
-
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
     folder = tmp_path / "mirror"
-    pairs = [("a cat", "a cat", 5.0), ("a cat", "cats and a cat", 4.0), ("a dog", "a red ball", 1.0), ("x", "y", 0.0)]
-    rows = [{"sentence1": first, "sentence2": second, "score": score} for first, second, score in pairs]
-    publish(folder, STS, {("default", "test"): rows})
-    publish(folder, SCIFACT, beir(("test",), single=True))
+    publish(folder, of(STS), similarity())
+    publish(folder, of(SCIFACT), beir())
     return folder
 
 
@@ -89,8 +56,8 @@ def test_real_tasks_run_from_a_mirror_and_name_its_content_as_their_revision(sco
 def test_classification_and_many_splits_run_from_a_mirror(score: Callable, mirror: Path) -> None:
     texts = {0: "card arrived late", 1: "exchange rate is high", 2: "pin is blocked"}
     rows = [{"text": f"{text} {i}", "label": label} for label, text in texts.items() for i in range(9)]
-    publish(mirror, BANKING, {("default", "train"): rows, ("default", "test"): rows[::2]})
-    publish(mirror, PASSKEY, beir(tuple(f"test_{length}" for length in LENGTHS), single=False))
+    publish(mirror, of(BANKING), {("default", "train"): rows, ("default", "test"): rows[::2]})
+    publish(mirror, of(PASSKEY), beir(tuple(f"test_{length}" for length in LENGTHS), single=False))
     scores = score(BANKING, PASSKEY)
     assert (scores[0].metric, scores[0].n, scores[0].value) == ("accuracy", 14, pytest.approx(1.0))
     assert [found.subset for found in scores[1:]] == [*(f"test_{length}" for length in LENGTHS), "all"]
@@ -112,9 +79,9 @@ def bright(excluded: dict[str, list[str]]) -> dict[tuple[str, str], list[dict]]:
 
 
 def test_a_document_that_bright_excludes_is_not_ranked(score: Callable, mirror: Path) -> None:
-    publish(mirror, BRIGHT, bright({}))
+    publish(mirror, of(BRIGHT), bright({}))
     (kept,) = score(BRIGHT)
-    publish(mirror, BRIGHT, bright({"q1": ["d9"]}))
+    publish(mirror, of(BRIGHT), bright({"q1": ["d9"]}))
     (excluded,) = score(BRIGHT)
     assert (excluded.metric, excluded.subset, excluded.n, excluded.value) == ("ndcg_at_10", "standard", 3, 1.0)
     assert kept.value < 1.0
@@ -142,7 +109,7 @@ def follow_ir(changed_ranks: str) -> dict[tuple[str, str], list[dict]]:
 def test_followir_rewards_a_document_that_falls_where_the_instruction_turns_against_it(
     score: Callable, mirror: Path, said: str, sign: int
 ) -> None:
-    publish(mirror, CORE17, follow_ir(said))
+    publish(mirror, of(CORE17), follow_ir(said))
     embedder = Lexical()
     found = {one.metric: one for one in score(CORE17, embedder=embedder, metrics=("og.map_at_1000", "og.ndcg_at_5"))}
     assert found["p-MRR"].unit == "p-MRR" and found["p-MRR"].n == 2
@@ -153,7 +120,7 @@ def test_followir_rewards_a_document_that_falls_where_the_instruction_turns_agai
 
 def long_embed(mirror: Path, config: str, lengths: tuple[int, ...]) -> None:
     """The layout of the benchmark's own data set: three files with different columns for each configuration."""
-    folder = mirror / mteb.get_task(NARRATIVE).metadata.dataset["path"] / config
+    folder = mirror / of(NARRATIVE) / config
     folder.mkdir(parents=True)
     tables = {
         "corpus": [{"doc_id": name, "text": text} for name, (_, text) in ANIMALS.items()],

@@ -137,6 +137,23 @@ def test_a_changed_suite_bears_another_name() -> None:
     assert made("lm_humaneval", run_generated_code=True).name == "lm_humaneval"
 
 
+@pytest.mark.parametrize(("name", "pin"), [("mteb_lite", pin) for pin in ("revision", "dataset", "splits", "metric")]
+                         + [("lm_gsm8k", pin) for pin in ("file", "rows")])  # fmt: skip
+def test_a_task_without_a_pin_is_refused(name: str, pin: str) -> None:
+    (task, pins), *_ = PINNED[name]["tasks"].items()
+    without = {key: value for key, value in pins.items() if key != pin}
+    with pytest.raises(ValueError, match=f"task {task} of suite {name} is not pinned: it needs {pin}"):
+        made(name, tasks={task: without})
+
+
+@pytest.mark.parametrize("name", LM)
+def test_a_suite_without_one_of_its_settings_is_refused(name: str) -> None:
+    settings = {key: value for key, value in PINNED[name].items() if key not in ("_target_", "means")}
+    for setting in ("commit", "split", "shots", "template", "multiturn", "budget", "metrics", "library"):
+        with pytest.raises(TypeError, match=setting):
+            lm_suite(**{key: value for key, value in settings.items() if key != setting})
+
+
 def test_an_unknown_task_or_another_library_is_refused() -> None:
     with pytest.raises(ValueError, match=r"suite mteb_lite has no task 'STS71'; did you mean STS17\?"):
         made("mteb_lite", only=["STS71"])
@@ -164,10 +181,18 @@ def test_pins_are_what_the_installed_lm_eval_reads(name: str) -> None:
             assert config["generation_kwargs"]["max_gen_toks"] == suite["budget"]
 
 
+def test_the_rows_are_as_many_as_published() -> None:
+    rows = {name: sum(pins["rows"] for pins in PINNED[name]["tasks"].values()) for name in LM}
+    assert rows == {
+        "lm_mmlu": 14042, "lm_gsm8k": 1319, "lm_mmlu_pro": 12032, "lm_truthfulqa": 817, "lm_winogrande": 1267,
+        "lm_humaneval": 164, "lm_humaneval_plus": 164,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "folder"), [("lm_mmlu", "mmlu/default"), ("lm_mmlu_pro", "mmlu_pro")])
 def test_a_group_of_lm_evals_is_all_of_it(name: str, folder: str) -> None:
     files = sorted((Path(lm_eval_tasks.__file__).parent / folder).glob(f"{folder.partition('/')[0]}_*.yaml"))
-    assert [f"{folder}/{file.name}" for file in files] == list(PINNED[name]["tasks"].values())
+    assert [f"{folder}/{file.name}" for file in files] == [pins["file"] for pins in PINNED[name]["tasks"].values()]
 
 
 def test_every_table_that_a_suite_uses_knows_its_tasks_and_every_paper_has_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import check_data, record, score
 from experiments.errors import UsageError
-from experiments.score import chosen
+from experiments.score import asked_anew, chosen
 from unified_lm.backbones import Tiny
 
 PAIRS = [("a cat", "a cat", 5.0), ("a cat", "cats and a cat", 4.0), ("a dog", "a red ball", 1.0), ("x", "y", 0.0)]
@@ -52,6 +52,51 @@ def test_a_changed_mirror_is_asked_again_and_an_unchanged_or_moved_one_is_not(mi
     assert asked(moved) == before
     next(moved.rglob("test.jsonl")).write_text("{}\n")
     assert asked(moved) != before
+
+
+SUITE = {"instructions": "none", "shots": 5, "template": "none", "budget": None, "mirror": None, "only": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"instructions": "llm2vec"}, {"shots": 0}, {"template": "rows"}, {"budget": 8}, {"only": ["t"]}],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_setting_of_a_suite_is_asked_again(change: dict) -> None:
+    asked = [record.asked({"evals": {"s": SUITE | one}, "scoring": {}}, "d") for one in ({}, change, {})]
+    assert asked[0] == asked[2] != asked[1]
+
+
+def test_a_table_of_instructions_that_was_edited_is_asked_again(tmp_path: Path) -> None:
+    table, asked = tmp_path / "mine.yaml", []
+    for text in ("find the animal", "which animal", "find the animal"):
+        table.write_text(f"T: {{query: {text}}}\n")
+        asked.append(record.asked({"evals": {"s": SUITE | {"instructions": str(table)}}, "scoring": {}}, "d"))
+    assert asked[0] == asked[2] != asked[1]
+
+
+def test_other_weights_libraries_protocols_or_ways_to_score_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(digest: str = "d", **scoring: object) -> dict[str, str]:
+        return record.asked({"evals": {"s": SUITE}, "scoring": {"slots": False, "readouts": [], **scoring}}, digest)
+
+    found = [asked(), asked("e"), asked(slots=True), asked(readouts=["last"]), asked(steps=[2])]
+    monkeypatch.setitem(record.PROTOCOLS, "mteb", -1)
+    found.append(asked())
+    monkeypatch.setattr(record, "versions", lambda names: {"mteb": "0"})
+    found.append(asked())
+    assert len({one["s"] for one in found}) == len(found)
+
+
+def test_a_run_takes_another_way_to_be_scored_and_no_other_training() -> None:
+    config = {"evals": {}, "scoring": {"slots": False}, "runtime": {"threads": 4, "device": "auto"}, "launch": {}}
+    given = ["evals=[lm_gsm8k]", "scoring.slots=true", "runtime.threads=1", "launch=local_2"]
+    changed = asked_anew(config, given, Path("r"))
+    assert changed["scoring"] == {"slots": True} and changed["launch"]["processes"] == 2
+    assert changed["runtime"] == {"threads": 1, "device": "auto"} and list(changed["evals"]) == ["lm_gsm8k"]
+    assert config["evals"] == {} and config["scoring"] == {"slots": False}
+    for given in ("lengths.query=9", "launch.param_dtype=bfloat16"):
+        with pytest.raises(UsageError, match=f"r has its settings; {given} cannot change them"):
+            asked_anew(config, ["evals=[lm_gsm8k]", given], Path("r"))
 
 
 def test_tasks_choose_of_the_suite_that_takes_any_and_cut_any_other() -> None:

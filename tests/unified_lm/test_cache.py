@@ -102,3 +102,15 @@ def test_a_folders_digest_follows_names_and_bytes_but_not_hidden_files(tmp_path:
     assert folder_digest(folder) == first
     (folder / "inner" / "a").rename(folder / "inner" / "b")
     assert folder_digest(folder) != first
+
+
+def test_a_folders_digest_follows_links_to_folders_but_not_in_circles(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for place in (folder, elsewhere):
+        place.mkdir()
+    (elsewhere / "a").write_text("1")
+    (folder / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)
+    first = folder_digest(folder)
+    (elsewhere / "a").write_text("2")
+    assert folder_digest(folder) != first
