@@ -85,6 +85,8 @@ class Compared:
         self._embedder, self.similarity = embedder, similarity
         self.identity = {**embedder.identity, "similarity": similarity}
         self.readout, self.attention = embedder.readout, embedder.attention
+        if hasattr(embedder, "prompt"):
+            self.prompt = embedder.prompt
 
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         return self._embedder.encode(texts, side=side, instruction=instruction)
@@ -97,23 +99,6 @@ def compared(embedder: Embedder, similarity: Literal["cosine", "dot"]) -> Embedd
     if is_dataclass(embedder) and "similarity" in {field.name for field in fields(embedder)}:
         return replace(embedder, similarity=similarity)
     return Compared(embedder, similarity)
-
-
-class Remembering:
-    """An embedder that reads each text once per side and instruction: for suites whose tasks share texts."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self._vectors: dict[tuple[str, str, str], np.ndarray] = {}
-        self.identity, self.similarity = embedder.identity, embedder.similarity
-        self.readout, self.attention = embedder.readout, embedder.attention
-
-    def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
-        new = [text for text in dict.fromkeys(texts) if (side, instruction, text) not in self._vectors]
-        if new:
-            vectors = self._embedder.encode(new, side=side, instruction=instruction)
-            self._vectors.update({(side, instruction, text): row for text, row in zip(new, vectors, strict=True)})
-        return np.stack([self._vectors[side, instruction, text] for text in texts])
 
 
 @dataclass(frozen=True, kw_only=True)

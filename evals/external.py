@@ -19,6 +19,10 @@ from evals.score import Side
 from unified_lm.cache import folder_digest
 
 PACKAGED = "packaged:"
+BARE = "{text}"
+PROMPTS: Mapping[Side, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""The names under which sentence-transformers looks for the prompt of a side."""
+
 INSIDE_IDENTIFIER = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -48,20 +52,23 @@ class SentenceTransformers:
     """A sentence-transformers model as an embedder.
 
     `query` and `document` say how a text is put to the model, with the places {instruction} and {text}: a model that
-    was trained without instructions has none in its templates. `max_length` in tokens, None for the model's own.
+    was trained without instructions has none in its templates. `own_prompts`: the prompt that the model itself brings
+    for a side stands before its texts where the template is the bare {text}. `max_length` in tokens, None for the
+    model's own.
     """
 
     model: str
     revision: str | None = None
-    query: str = "{text}"
-    document: str = "{text}"
+    query: str = BARE
+    document: str = BARE
+    own_prompts: bool = True
     max_length: int | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     batch_size: int = 32
 
     def __post_init__(self) -> None:
         for side, template in (("query", self.query), ("document", self.document)):
-            if "{text}" not in template:
+            if BARE not in template:
                 raise ValueError(f"the {side} template {template!r} has no place for {{text}}")
 
     @cached_property
@@ -84,6 +91,7 @@ class SentenceTransformers:
             "weights": folder_digest(self.folder),
             "query": self.query,
             "document": self.document,
+            "prompts": {side: self.own_prompt(side) for side in PROMPTS},
             "max_length": self._loaded.max_seq_length,
             "dtype": self.dtype,
             "similarity": self.similarity,
@@ -107,11 +115,29 @@ class SentenceTransformers:
 
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         """n texts -> float32 [n, d]."""
-        template = self.query if side == "query" else self.document
-        asked = [template.replace("{instruction}", instruction).replace("{text}", text) for text in texts]
+        template = self.template(side)
+        asked = [template.replace("{instruction}", instruction).replace(BARE, text) for text in texts]
+        encode = self._loaded.encode_query if side == "query" else self._loaded.encode_document
         with torch.inference_mode():
-            vectors = self._loaded.encode(asked, batch_size=self.batch_size, show_progress_bar=False)
+            vectors = encode(
+                asked, prompt=self.own_prompt(side), batch_size=self.batch_size, show_progress_bar=False
+            )
         return np.asarray(vectors, dtype=np.float32)
+
+    def template(self, side: Side) -> str:
+        return self.query if side == "query" else self.document
+
+    def own_prompt(self, side: Side) -> str:
+        """What the model brings for this side; nothing where a template takes its place."""
+        if not self.own_prompts or self.template(side) != BARE:
+            return ""
+        prompts = self._loaded.prompts
+        names = (*PROMPTS[side], self._loaded.default_prompt_name)
+        return next((prompts[name] for name in names if prompts.get(name)), "")
+
+    def prompt(self, side: Side, instruction: str) -> str:
+        """What stands before a text of this side, for the record."""
+        return self.own_prompt(side) + self.template(side).replace("{instruction}", instruction).removesuffix(BARE)
 
 
 @dataclass(kw_only=True)

@@ -15,20 +15,21 @@ import datasets
 import mteb
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, Remembering, compared, meta
-from evals.instructions import Instructions
+from evals.embedding import SIMILARITY, MtebEncoder, MtebSearch, compared, meta
+from evals.instructions import Instructions, described
 from evals.means import Mean, with_means
 from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
-from evals.score import Progress, Score, Subject, key
+from evals.score import PROTOCOLS, Embedder, Progress, Score, Subject, Unread, Unscored, key, reading
 from evals.store import Store
 from evals.tasks import TaskSource, load, sizes
-
-PROTOCOL = 1
-"""How this suite scores; part of every key. Raise it when the same inputs would give other scores."""
+from evals.vectors import kept
 
 LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
 """The packages that compute a score out of vectors or rankings."""
+
+VECTORS = ".vectors"
+"""Ends the name of a folder of vectors whose tasks are not scored yet."""
 
 CORRELATIONS = ("pearson", "spearman", "mcc")
 
@@ -38,8 +39,8 @@ class MtebSuite:
     """`sources` build the tasks; `metrics` are reported beside each task's main one, where the task has them.
 
     `means` are averages over the tasks, given only where all their members are. `remember` keeps the vectors of all
-    texts until the suite is scored: for small suites whose tasks share texts. `similarity` ranks in place of the
-    one that the subject declares.
+    texts on disk until the suite is scored, not only those of the task at hand: for small suites whose tasks share
+    texts. `similarity` ranks in place of the one that the subject declares.
     """
 
     name: str
@@ -61,24 +62,36 @@ class MtebSuite:
     def tasks(self) -> tuple[str, ...]:
         return tuple(source.name for source in self.sources)
 
+    def parts(self) -> "Sequence[MtebSuite]":
+        """One task each; a suite that remembers is one part."""
+        return [self] if self.remember else [replace(self, sources=[source], means=()) for source in self.sources]
+
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task that the subject can do. What `folder` holds for the same identity is not run again.
 
-        `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason.
+        `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason. Raises
+        `Unscored` for tasks that cannot be read.
         """
         if self.similarity is not None and subject.embedder is not None:
             subject = replace(subject, embedder=compared(subject.embedder, self.similarity))
-        if self.remember and subject.embedder is not None:
-            subject = replace(subject, embedder=Remembering(subject.embedder))
         store = Store(folder=folder, suite=self.name)
         scores: list[Score] = []
-        for i, source in enumerate(self.sources, start=1):
-            if progress is not None:
-                progress(source.name, i, len(self.sources))
-            with random_state_kept(), quiet():
-                scores += self._task(source.build(), subject, store)
+        problems: dict[str, str] = {}
+        model = subject.embedder.identity if subject.embedder else {}
+        shared = store.path("tasks", {"model": dict(model)}).with_suffix(VECTORS)
+        with kept(subject, shared) if self.remember else contextlib.nullcontext(subject) as subject:
+            for i, source in enumerate(self.sources, start=1):
+                if progress is not None:
+                    progress(source.name, i, len(self.sources))
+                try:
+                    with random_state_kept(), quiet():
+                        scores += self._task(source, subject, store)
+                except Unread as error:
+                    problems[source.name] = str(error)
         if self.means:
-            scores += with_means(self.means, scores, subject, store)
+            scores += with_means(self.means, scores, subject, store, problems)
+        if problems:
+            raise Unscored(self.name, problems, scores)
         return scores
 
     def identity(self, task: AbsTask, subject: Subject) -> dict[str, Any]:
@@ -91,7 +104,7 @@ class MtebSuite:
             "similarity": subject.embedder.similarity if subject.embedder else "",
             "step": subject.step,
             "suite": self.name,
-            "protocol": PROTOCOL,
+            "protocol": PROTOCOLS["mteb"],
             "task": name,
             "revision": task.metadata.dataset["revision"],
             "splits": list(task.eval_splits),
@@ -101,7 +114,9 @@ class MtebSuite:
             "libraries": {library: version(library) for library in LIBRARIES},
         }
 
-    def _task(self, task: AbsTask, subject: Subject, store: Store) -> list[Score]:
+    def _task(self, source: TaskSource, subject: Subject, store: Store) -> list[Score]:
+        with reading():
+            task = source.build()
         identity = self.identity(task, subject)
         if reason := cannot(task, subject):
             store.skip(task.metadata.name, identity, reason)
@@ -109,17 +124,20 @@ class MtebSuite:
         stored = store.load(task.metadata.name, identity)
         if stored is not None:
             return stored
-        model = self._model(subject, key(**identity))
-        with read_afresh(identity["revision"]):
-            load(task)
-            counts = sizes(task)
+        folder = store.path(task.metadata.name, identity).with_suffix(VECTORS)
+        with read_afresh(identity["revision"]), kept(subject, folder) as resumed:
+            with reading(task.metadata.dataset["path"]):
+                load(task)
+                counts = sizes(task)
+            model = self._model(resumed, key(**identity))
             result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
             task.unload_data()
-        if not _finite(result.scores):
-            store.skip(task.metadata.name, identity, f"{task.metadata.main_score} is no number: are all vectors equal?")
-            return []
-        scores = self._scores(task, subject, result.scores, counts)
-        store.save(task.metadata.name, identity, scores)
+            if not _finite(result.scores):
+                why = f"{task.metadata.main_score} is no number: are all vectors equal?"
+                store.skip(task.metadata.name, identity, why)
+                return []
+            scores = self._scores(task, subject, result.scores, counts)
+            store.save(task.metadata.name, identity, scores)
         return scores
 
     def _model(self, subject: Subject, digest: str) -> MtebEncoder | MtebSearch:
@@ -166,9 +184,16 @@ class MtebSuite:
             attention=embedder.attention if embedder else "none",
             revision=task.metadata.dataset["revision"],
             library=f"mteb {mteb.__version__}",
-            prompt=self.instructions.described(task.metadata.name) if embedder else "",
+            prompt=self._prompt(task.metadata.name, embedder) if embedder else "",
             n=n,
         )
+
+    def _prompt(self, task: str, embedder: Embedder) -> str:
+        """What stands before the texts: the table's instructions, or what an embedder with prompts of its own says."""
+        asked = [self.instructions.of(task, side) for side in ("query", "document")]
+        if hasattr(embedder, "prompt"):
+            asked = [embedder.prompt(side, one) for side, one in zip(("query", "document"), asked, strict=True)]
+        return described(*asked)
 
 
 def cannot(task: AbsTask, subject: Subject) -> str:

@@ -8,8 +8,7 @@ import faulthandler
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,17 @@ from typing import Any
 import torch
 import yaml
 
-from evals.store import Store
 from experiments import progress, record
 from experiments.build import Experiment, from_config
 from experiments.errors import USAGE, first_line
-from experiments.models import Built, built, opened, parent_model, restore, subjects
+from experiments.models import Built, built, opened, parent_model, restore
 from experiments.places import shown
 from experiments.provenance import git, hardware, maker
+from experiments.scoring import help_score, score
 from experiments.teacher import taught
 from experiments.track import Off, Tracker, tracker
 from unified_lm.data.streams import Batches
 from unified_lm.selfcheck import check_attention
-from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks, process_group
 from unified_lm.training.loop import TrainResult, train
 from unified_lm.training.watch import REQUEUE, Preempted
@@ -62,11 +60,11 @@ def leader(folder: Path) -> int:
     try:
         mirror = tracker(entry, folder, record.history(folder))
         entry = record.change(folder, **circumstances(entry), wandb_id=mirror.id, error=None)
-        if entry["digest"] is None:
-            entry, made = learn(experiment, made, entry, folder, mirror)
-        elif made is not None and experiment.trains:
-            restore(made.model, folder, entry)
-        score(experiment, made, entry, folder, mirror)
+        fresh = entry["digest"] is None
+        if fresh:
+            entry = learn(experiment, made, entry, folder, mirror)
+        entry = Ranks.current().told(entry)
+        score(experiment, whole(experiment, made, entry, folder, fresh=fresh), entry, folder, mirror)
         record.change(folder, status="finished")
         mirror.finish(failed=False)
     except (Preempted, KeyboardInterrupt) as asked:
@@ -89,15 +87,18 @@ def failed(folder: Path, error: Exception) -> int:
 
 
 def follower(folder: Path) -> int:
-    """Any other rank: trains along; what goes wrong is told by rank 0, or by this rank's own end."""
+    """Any other rank: trains and scores along; what goes wrong is told by rank 0, or by this rank's own end."""
     entry = record.read(folder)
     experiment = from_config(entry["config"], chained=entry["parent"] is not None)
     made = prepare(experiment, entry)
-    if entry["digest"] is None and made is not None and experiment.trains:
-        try:
+    fresh = entry["digest"] is None
+    try:
+        if fresh and made is not None and experiment.trains:
             trained(experiment, made, experiment.data.load(), entry, folder, lambda row: None)
-        except Preempted:
-            return REQUEUE
+        entry = Ranks.current().told(entry)
+        help_score(experiment, whole(experiment, made, entry, folder, fresh=fresh), entry, folder)
+    except (Preempted, KeyboardInterrupt):
+        return REQUEUE
     return 0
 
 
@@ -110,6 +111,18 @@ def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
         return None
     made = built(experiment, parent_model(entry))
     check_attention(made.model, experiment.attention)
+    return made
+
+
+def whole(
+    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, *, fresh: bool
+) -> Built | None:
+    """The model with the trained weights: as it comes out of training, or read where it was sharded or is not fresh."""
+    if made is None or not experiment.trains:
+        return made
+    if fresh:
+        return opened(folder).built if experiment.launch.sharded else made
+    restore(made.model, folder, entry)
     return made
 
 
@@ -127,11 +140,11 @@ def circumstances(entry: dict[str, Any]) -> dict[str, Any]:
 
 def learn(
     experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
-) -> tuple[dict[str, Any], Built | None]:
-    """Train where there is something to train, and write down where that ended; a sharded model is made whole."""
+) -> dict[str, Any]:
+    """Train where there is something to train, and write down where that ended."""
     if made is None or not experiment.trains:
         digest = record.digest(identity_of(experiment))[:16]
-        return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained"), made
+        return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
     batches = experiment.data.load()
     facts = {
         "corpus_fingerprints": batches.corpus_fingerprints(),
@@ -151,7 +164,7 @@ def learn(
     bar.close()
     rows = record.history(folder)
     seconds = rows[-1]["wall_s"] if rows else result.wall_s
-    entry = record.change(
+    return record.change(
         folder,
         digest=result.digest,
         step=result.step,
@@ -161,8 +174,6 @@ def learn(
         streams=batches.counters(result.step),
         status="trained",
     )
-    return entry, opened(folder).built if experiment.launch.sharded else made
-
 
 def losses(rows: list[dict[str, Any]], experiment: Experiment) -> dict[str, float]:
     """The last logged loss and its terms."""
@@ -196,50 +207,15 @@ def identity_of(experiment: Experiment) -> dict[str, Any]:
     return {"backbone": backbone.fingerprint() if experiment.ours else dict(backbone.identity)}
 
 
-def score(
-    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
-) -> dict[str, Any]:
-    """Score the suites that are asked for and not there yet, writing after each."""
-    wanted = record.asked(entry["config"], entry["digest"])
-    for name, suite in experiment.evals.items():
-        if entry["suites"].get(name) == wanted[name]:
-            continue
-        began = time.monotonic()
-        scores = [
-            one.to_dict()
-            for digest, step in weights_of(experiment, made, entry, folder)
-            for each in subjects(experiment, made, digest, step)
-            for one in suite.score(each, folder=folder / "scores", progress=progress.scoring(name))
-        ]
-        skipped = Store(folder=folder / "scores", suite=suite.name).skipped()
-        entry = record.change(folder, **record.with_scores(entry, name, wanted[name], scores, skipped))
-        mirror.scores(scores)
-        print(f"score {name}: {len(scores)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return entry
-
-
-def weights_of(
-    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path
-) -> Iterator[tuple[str, int | None]]:
-    """Digest and step of the weights in the model: each checkpoint along the way that is asked for, then the last."""
-    along = [step for step in experiment.scoring.steps if step != entry["step"]] if experiment.trains else []
-    for step in along:
-        saved = checkpoint.at_step(folder / "checkpoint", step, entry["run_id"])
-        checkpoint.load_weights(saved, made.model)
-        yield saved.digest, step
-    if along:
-        restore(made.model, folder, entry)
-    yield entry["digest"], entry["step"]
-
-
 def keep_log(folder: Path) -> None:
-    """worker.log: warnings, tracebacks, and the stacks of a crash in native code."""
+    """worker.log: warnings, tracebacks, each encoding's speed, and the stacks of a crash in native code."""
     file = (folder / "worker.log").open("a", encoding="utf-8")
     faulthandler.enable(file)
     logging.basicConfig(
         level=logging.WARNING, stream=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    log.setLevel(logging.INFO)
+    for told in ("experiments", "evals", "unified_lm"):
+        logging.getLogger(told).setLevel(logging.INFO)
     log.info("pid %d: %s", os.getpid(), folder.name)
 
 

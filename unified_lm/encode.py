@@ -93,10 +93,11 @@ class Encoder:
     @property
     def space(self) -> dict[str, Any]:
         """What decides a vector beside its sequence, by content: two runs with the same weights share their vectors."""
+        named = self.weights if self.store is not None and self.store.trusting else {}
         config = self.model.backbone.config.to_dict()
         adapters = getattr(self.model.backbone, "peft_config", {})
         return {
-            "weights": weights_digest(self.model),
+            "weights": named or weights_digest(self.model),
             "config": {name: config[name] for name in sorted(config) if not name.startswith("_")},
             "adapters": {name: adapter.to_dict() for name, adapter in adapters.items()},
             "heads": str(self.model.heads),

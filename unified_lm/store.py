@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,7 @@ from unified_lm.packing import Sequence
 
 KEY = 16  # bytes
 SHARD = 4096  # vectors that wait for a write at most
+SECONDS = 15.0  # that a vector waits at most while others come: what a killed process loses
 
 
 def key(sequence: Sequence) -> bytes:
@@ -51,9 +53,13 @@ def weights_digest(model: nn.Module) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """A folder of spaces. It grows by 4 d bytes a text and model, and may be deleted at any time."""
+    """A folder of spaces. It grows by 4 d bytes a text and model, and may be deleted at any time.
+
+    `trusting`: the weights are taken to be those that an encoder names, and are not read to make sure.
+    """
 
     folder: Path
+    trusting: bool = False
 
     @classmethod
     def asked_for(cls) -> Store | None:
@@ -127,7 +133,7 @@ class Shard:
 
 
 class Writer:
-    """Collects vectors and writes a shard whenever enough of them wait."""
+    """Collects vectors and writes a shard whenever enough of them wait, or any for long. Only finite ones are kept."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
         self._folder = folder
@@ -135,17 +141,20 @@ class Writer:
         self._keys: list[bytes] = []
         self._vectors: list[np.ndarray] = []
         self._writes: list[Future[None]] = []
+        self._flushed = time.monotonic()
 
     def put(self, keys: list[bytes], vectors: np.ndarray) -> None:
-        self._keys += keys
-        self._vectors.append(vectors.copy())
-        if len(self._keys) >= SHARD:
+        finite = np.isfinite(vectors).all(axis=1)
+        self._keys += [key for key, good in zip(keys, finite, strict=True) if good]
+        self._vectors.append(vectors[finite])
+        if len(self._keys) >= SHARD or time.monotonic() - self._flushed >= SECONDS:
             self.flush()
 
     def flush(self) -> None:
         if self._keys:
             self._writes.append(self._pool.submit(write, self._folder, self._keys, np.concatenate(self._vectors)))
             self._keys, self._vectors = [], []
+        self._flushed = time.monotonic()
 
     def wait(self) -> None:
         """Raises what a write raised, such as `OSError` for a full disk."""

@@ -47,10 +47,10 @@ class Instructions:
             )
         return self.tasks[task].get(side, "")
 
-    def described(self, task: str) -> str:
-        """One line for the record: the query's instruction and, where there is one, the document's."""
-        query, document = self.of(task, "query"), self.of(task, "document")
-        return f"{query} | document: {document}" if document else query
+
+def described(query: str, document: str) -> str:
+    """One line for the record: what queries got and, where there is any, what documents got."""
+    return f"{query} | document: {document}" if document else query
 
 
 def read(table: str) -> Instructions:

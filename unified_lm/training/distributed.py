@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -102,6 +103,14 @@ class Ranks:
                 if n
             )
         return out
+
+    def told(self, what: Any) -> Any:
+        """What rank 0 says, on every rank."""
+        if self.size == 1:
+            return what
+        said = [what]
+        dist.broadcast_object_list(said, src=0)
+        return said[0]
 
     def broadcast(self, module: nn.Module) -> None:
         """Rank 0's parameters and buffers on every rank."""
