@@ -12,9 +12,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.errors import HYDRA_ERRORS, UsageError, explained
 from experiments.places import CONF
+from unified_lm.data.hub import generator_split
 
-SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging")  # of settings, not chosen from files
-INHERITED = ("backbone", "scale")  # with the seed, all that a parent takes from its child
+SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging", "revisions")  # of settings, not chosen from files
+INHERITED = ("backbone", "scale")  # with the seed and where data is found, all that a parent takes from its child
+
+OmegaConf.register_new_resolver("generator_split", generator_split, replace=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +56,9 @@ def compose(overrides: Sequence[str]) -> Job:
         refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
     try:
         config = composed(overrides)
-        if config.keep:
-            given = {name_of(override) for override in overrides}
-            config = composed([*(kept for kept in config.keep if name_of(kept) not in given), *overrides])
+        given = {name_of(override) for override in overrides}
+        if own := [override for override in of_experiment(config) if name_of(override) not in given]:
+            config = composed([*own, *overrides])
     except HYDRA_ERRORS as error:
         raise explained(error, lambda: settings(overrides)) from error
     except ValueError as error:  # a group that is given a number
@@ -70,6 +73,12 @@ def compose(overrides: Sequence[str]) -> Job:
         if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
             raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
     return Job(config=config, choices=choices, overrides=tuple(overrides))
+
+
+def of_experiment(config: DictConfig) -> list[str]:
+    """The overrides that an experiment brings along: what it keeps, and at scale=paper its recipe."""
+    taken_up = config.recipe and config.hydra.runtime.choices.get("scale") == "paper"
+    return [*config.keep, *([f"recipe={config.recipe}"] if taken_up else [])]
 
 
 def name_of(override: str) -> str:
@@ -102,7 +111,8 @@ def stage(job: Job, name: str | None, given: list[str]) -> Job | None:
     if name is None:
         return None
     inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
-    parent = compose([f"experiment={name}", *inherited, f"seed={job.config.seed}", *given])
+    found_at = [override for override in job.overrides if name_of(override).startswith(("data_mirror", "revisions."))]
+    parent = compose([f"experiment={name}", *inherited, *found_at, f"seed={job.config.seed}", *given])
     if not any(o.lstrip("+~").startswith("backbone") for o in given):
         parent.config.backbone = job.config.backbone
     return parent
@@ -141,7 +151,7 @@ def dotted(node: Any, prefix: str = "") -> Iterator[str]:
 def refuse_hydra_settings(group: str, choice: str) -> None:
     """Hydra reads launcher and sweeper before it reads an experiment, so setting them there would do nothing."""
     path = CONF / group / f"{choice}.yaml"
-    if group not in ("experiment", "scale") or not path.is_file():
+    if group not in ("experiment", "scale", "recipe") or not path.is_file():
         return
     raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     entries = [key for entry in raw.get("defaults", []) if isinstance(entry, dict) for key in entry]

@@ -18,9 +18,9 @@ from experiments.errors import UsageError, first_line
 from experiments.places import runs
 from unified_lm.cache import folder_digest
 
-HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror")
+HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "revisions")
 PRECISION = ("param_dtype", "reduce_dtype")  # of `launch`, where all else is how: they round what is trained
-NAMES = ("name", "keep", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
+NAMES = ("name", "keep", "recipe", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
 PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
 
 

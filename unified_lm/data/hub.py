@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from unified_lm.cache import folder_digest
+from unified_lm.cache import cache_dir, folder_digest
 from unified_lm.data.records import Records
 
 
@@ -16,19 +18,30 @@ from unified_lm.data.records import Records
 class HubDataset(Records):
     """A hub data set. `revision` is a full commit hash: a branch name could mean other rows tomorrow.
 
-    With `data_mirror`, `<data_mirror>/<id>` is read instead of the hub and its bytes become the identity.
+    With `data_mirror`, `<data_mirror>/<id>` is read instead of the hub and its bytes become the identity; only then
+    may `revision` be None, for a data set whose commit we do not know. `files`: names or patterns of files in it, each
+    a data set named by its stem; without them the configuration's split is one. Where the columns lack one of
+    `expected_columns`, or all data sets together have not `expected_rows` rows, nothing is read.
     No code of the data set is ever run.
     """
 
     id: str
-    revision: str
-    split: str  # "train", or a slice such as "train[:1000]"
+    revision: str | None
+    split: str = "train"  # or a slice, such as "train[:1000]"
     config: str | None = None
+    files: Sequence[str] = ()
+    expected_rows: int | None = None
+    expected_columns: Sequence[str] = ()
     data_mirror: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+        if self.revision is None and self.data_mirror is None:
+            raise ValueError(
+                f"the commit of {self.id} is not known to us: give the one that you read, revisions.NAME=COMMIT with "
+                "all 40 digits (conf/config.yaml has the names), or data_mirror=DIR"
+            )
+        if self.revision is not None and not re.fullmatch(r"[0-9a-f]{40}", str(self.revision)):
             raise ValueError(
                 f"revision={self.revision} of {self.id} is not a commit: pin all 40 hexadecimal digits of it"
             )
@@ -36,13 +49,30 @@ class HubDataset(Records):
             object.__setattr__(self, "name", "-".join(filter(None, (self.id.rpartition("/")[2], self.config))))
 
     def origin(self) -> str:
-        """Pinned revision, or digest of the mirror, with configuration, split and name."""
+        """Pinned revision, or digest of the mirror, with configuration, files, split and name."""
         folder = self._mirror()
         identity = self.revision if folder is None else f"mirror-{folder_digest(folder)}"
-        return f"{self.id}@{identity}/{self.config or 'default'}/{self.split}/{self.name}"
+        part = ",".join(self.files) or self.config or "default"
+        return f"{self.id}@{identity}/{part}/{self.split}/{self.name}"
 
     def data_sets(self) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-        yield self.name, self._records()
+        for name, table in self.tables().items():
+            yield name, self._records(name, table)
+
+    def tables(self) -> dict[str, Any]:
+        """The data sets, opened and compared with what is expected of them.
+
+        Raises `ValueError` for data that cannot be read, and for columns or a number of rows that differ.
+        """
+        tables = {name: self._table(file) for name, file in self._parts().items()}
+        for name, table in tables.items():
+            if missing := [column for column in self.expected_columns if column not in table.column_names]:
+                wanted, found = (", ".join(names) for names in (self.expected_columns, table.column_names))
+                raise ValueError(f"{self.id}, {name}: no column {missing[0]!r}; expected {wanted}, found {found}")
+        rows = sum(table.num_rows for table in tables.values())
+        if self.expected_rows not in (None, rows):
+            raise ValueError(f"{self.id}, split {self.split}: expected {self.expected_rows} rows, found {rows}")
+        return tables
 
     def _mirror(self) -> Path | None:
         if self.data_mirror is None:
@@ -54,17 +84,62 @@ class HubDataset(Records):
             )
         return folder
 
-    def _records(self) -> Iterator[tuple[str, Any]]:
-        import datasets  # here: it takes a second, and composing a configuration must not
-
+    def _parts(self) -> dict[str, str | None]:
+        """Data set -> its file, in the order of `files`, each of which must fit one at least."""
+        if not self.files:
+            return {self.name: None}
         folder = self._mirror()
-        where = {"path": self.id, "revision": self.revision} if folder is None else {"path": str(folder)}
+        if folder is not None:
+            there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        else:
+            from huggingface_hub import list_repo_files
+
+            with self._reading():
+                there = sorted(list_repo_files(self.id, revision=self.revision, repo_type="dataset"))
+        found: dict[str, str | None] = {}
+        for wanted in self.files:
+            if not (fitting := [file for file in there if fnmatch(file, wanted)]):
+                raise ValueError(f"{self.id} has no file {wanted}; it holds {', '.join(there[:20]) or 'none'}")
+            for file in fitting:
+                name = file.rpartition("/")[2].partition(".")[0]
+                if found.setdefault(name, file) != file:
+                    raise ValueError(f"{self.id} has two files named {name!r}: {found[name]} and {file}")
+        return found
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        import datasets  # here: it takes a second, and composing a configuration must not
+        from huggingface_hub.errors import HfHubHTTPError
+
         try:
-            table = datasets.load_dataset(**where, name=self.config, split=self.split)
-        except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
+            yield
+        except (OSError, ValueError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
             raise ValueError(
                 f"cannot read {self.id}@{self.revision} (config {self.config}, split {self.split}): {error}; "
                 "without a network, point data_mirror at a folder that holds it"
             ) from error
+
+    def _table(self, file: str | None) -> Any:
+        """One data set; of a mirror kept by what is in it, since datasets would name it by its folder alone."""
+        import datasets
+
+        folder = self._mirror()
+        where: dict[str, Any] = {"path": self.id, "revision": self.revision}
+        if folder is not None:
+            where = {"path": str(folder), "cache_dir": str(cache_dir() / "mirrored" / folder_digest(folder))}
+        what = {"name": self.config} if file is None else {"data_files": {"train": file}}
+        with self._reading():
+            return datasets.load_dataset(**where, **what, split=self.split)
+
+    def _records(self, name: str, table: Any) -> Iterator[tuple[str, Any]]:
+        place = ", ".join([self.id, name] if self.files else [self.id])
         for number, record in enumerate(table):
-            yield f"{self.id}, split {self.split}, row {number}", record
+            yield f"{place}, split {self.split}, row {number}", record
+
+
+def generator_split(model: str) -> str:
+    """The split of McGill-NLP/llm2vec-gen-tulu that a model wrote ("Qwen/Qwen3-1.7B" -> "Qwen3_17B").
+
+    Source: `safe_split_name` of the released llm2vec-gen.
+    """
+    return re.sub(r"[^a-zA-Z0-9_.]", "_", model.rpartition("/")[2]).replace(".", "").strip("_")

@@ -16,7 +16,7 @@ from unified_lm.data.shapes import SHAPES, Record, columns_reader, detect, turns
 from unified_lm.data.store import Rows, stored_rows
 from unified_lm.data.validity import ON_BAD, BadRow, accepted
 
-READER = "1"  # part of every fingerprint: raise it whenever other rows come out of the same records
+READER = "2"  # part of every fingerprint: raise it whenever other rows come out of the same records
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,15 @@ class Records(ABC):
 
     shape: str = "auto"  # or a name in shapes.SHAPES; auto takes what the first record has, and holds the others to it
     columns: Mapping[str, str] | None = None  # Row's field: the column to read it from; replaces `shape`
-    instruction: str | Sequence[str] = ""  # replaces the record's own; several take turns by row (LLM2Vec's E5 data)
+    # Replaces the record's own; several take turns by row (LLM2Vec's E5 data); a mapping has them by data set.
+    instruction: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ""
     positives: str = "first"  # of several positives; "each" makes a row of each
     negatives: int | None = None  # at most so many a row, the first ones; None keeps all
+    all_negatives: bool = False  # a row with fewer than `negatives` is a bad one
     document_instructions: str = "drop"  # what [instruction, text] documents bring; "prepend" puts it before the text
     turns: str = "last"  # of a conversation's answers; "each" makes a row of each
+    join: int | None = None  # texts are joined by line breaks until they have so many characters
+    longest_answer: int | None = None  # characters; rows with a longer one are left out and counted
     every: int = 1  # keep every n-th record of a data set,
     limit: int | None = None  # then the first n rows of it
     on_bad: str = "refuse"  # or "skip", and count
@@ -49,11 +53,15 @@ class Records(ABC):
                     f"shape={self.shape} and columns={dict(self.columns)} both say how to read: leave one out"
                 )
             columns_reader(self.columns)
-        if self.every < 1 or (self.limit is not None and self.limit < 1) or (self.negatives or 0) < 0:
+        counts = {name: getattr(self, name) for name in ("every", "limit", "join", "longest_answer")}
+        if any(count is not None and count < 1 for count in counts.values()) or (self.negatives or 0) < 0:
+            given = ", ".join(f"{name}={count}" for name, count in counts.items())
             raise ValueError(
-                "every and limit are at least 1 and negatives at least 0 (or none); "
-                f"got every={self.every}, limit={self.limit}, negatives={self.negatives}"
+                "every, limit, join and longest_answer are at least 1 (or none) and negatives at least 0 (or none); "
+                f"got {given}, negatives={self.negatives}"
             )
+        if self.all_negatives and not self.negatives:
+            raise ValueError(f"all_negatives=true with negatives={self.negatives} asks for none; say how many")
 
     def _require(self, field: str, allowed: tuple[str, ...]) -> None:
         if getattr(self, field) not in allowed:
@@ -71,8 +79,10 @@ class Records(ABC):
         return f"{self.origin()}#{digest(READER, *self._asked())}"
 
     def _asked(self) -> list[str]:
-        values = {field: getattr(self, field) for field in Records.__dataclass_fields__}
-        return [f"{field}={json.dumps(value, sort_keys=True, default=list)}" for field, value in values.items()]
+        """What differs from the defaults: a setting that is added later changes no fingerprint."""
+        values = {name: getattr(self, name) for name, about in Records.__dataclass_fields__.items()
+                  if getattr(self, name) != about.default}  # fmt: skip
+        return [f"{name}={json.dumps(value, sort_keys=True, default=list)}" for name, value in values.items()]
 
     def rows(self) -> Rows:
         """The rows, read and checked once a fingerprint. Raises ValueError that names place and field of a bad one."""
@@ -84,15 +94,33 @@ class Records(ABC):
         return found
 
     def _read(self, notes: dict[str, int]) -> Iterator[Row]:
-        instructions = [self.instruction] if isinstance(self.instruction, str) else list(self.instruction)
         for name, records in self.data_sets():
+            instructions = self._instructions(name)
             reader = self._reader(name, notes)
             rows = accepted(itertools.islice(records, 0, None, self.every), reader, self.on_bad, notes)
+            rows = rows if self.join is None else joined(rows, self.join)
+            rows = rows if self.longest_answer is None else self._short(rows, notes)
             for number, row in enumerate(itertools.islice(rows, self.limit)):
                 instruction = instructions[number % len(instructions)] if any(instructions) else row.instruction
                 yield replace(row, source=name, instruction=instruction)
         for note, count in notes.items():
             log.info("%s: %s in %d records", self.name or self.origin(), note, count)
+
+    def _instructions(self, name: str) -> list[str]:
+        """The instructions that take turns in a data set."""
+        chosen = self.instruction
+        if isinstance(chosen, Mapping):
+            if name not in chosen:
+                raise ValueError(f"instruction says nothing for data set {name!r}; it names {', '.join(chosen)}")
+            chosen = chosen[name]
+        return [chosen] if isinstance(chosen, str) else list(chosen)
+
+    def _short(self, rows: Iterable[Row], notes: dict[str, int]) -> Iterator[Row]:
+        for row in rows:
+            if row.answer is None or len(row.answer) <= self.longest_answer:
+                yield row
+            else:
+                notes["longer answers"] = notes.get("longer answers", 0) + 1
 
     def _reader(self, name: str, notes: dict[str, int]) -> Callable[[Any], list[Row]]:
         """Reads records of one data set; with shape=auto the first record decides for all."""
@@ -120,9 +148,11 @@ class Records(ABC):
             notes[what] = notes.get(what, 0) + 1
 
         if record.turns is not None:
-            return turns_to_rows(record.field, record.turns, self.turns)
+            return [replace(row, rivals=record.rivals) for row in turns_to_rows(record.field, record.turns, self.turns)]
         if any(instruction for instruction, _ in (*record.positives, *record.negatives)):
             note(f"document instructions: {self.document_instructions}")
+        if self.all_negatives and len(record.negatives) < self.negatives:
+            raise BadRow("negatives", f"number {len(record.negatives)}, not the {self.negatives} that are asked for")
         row = Row(
             query=record.query,
             instruction=record.instruction,
@@ -140,3 +170,20 @@ class Records(ABC):
     def _document(self, passage: tuple[str, str]) -> str:
         instruction, text = passage
         return f"{instruction} {text}" if instruction and self.document_instructions == "prepend" else text
+
+
+def joined(rows: Iterable[Row], characters: int) -> Iterator[Row]:
+    """Plain texts as fewer, longer ones: neighbours joined by line breaks until one has `characters`; the last may not.
+
+    Raises `ValueError` for a row that is no plain text.
+    """
+    parts: list[str] = []
+    for row in rows:
+        if row.text is None:
+            raise ValueError("join puts plain texts together, and a row has none; leave join out")
+        parts.append(row.text)
+        if sum(map(len, parts)) + len(parts) - 1 >= characters:
+            yield Row(text="\n".join(parts))
+            parts = []
+    if parts:
+        yield Row(text="\n".join(parts))

@@ -17,3 +17,4 @@ class Row:
     text: str | None = None  # plain text, for next-token and masked-token losses
     history: tuple[tuple[str, str], ...] = ()  # earlier turns, a system turn included: (role, content)
     source: str = ""  # name of the data set; batches may be homogeneous by it
+    rivals: tuple[tuple[str, str], ...] = ()  # other questions with their answers: hard negatives of a dialogue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unified_lm.data.rows import Row
@@ -14,6 +14,9 @@ ROLES = {
     "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant",
     "tool": "tool", "function": "tool", "observation": "tool",
 }  # fmt: skip
+
+AROUND = "\t\n :"  # what GritLM's collator strips from the instruction of an [instruction, text] pair
+THOUGHT, SOLUTION = "thought", "solution"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,7 @@ class Record:
     negatives: tuple[tuple[str, str], ...] = ()
     turns: tuple[tuple[str, str], ...] | None = None  # (role, content)
     field: str = ""  # that the turns come from
+    rivals: tuple[tuple[str, str], ...] = ()  # (question, answer), of other questions
     answer: str | None = None
     text: str | None = None
 
@@ -66,7 +70,7 @@ def _passage(field: str, value: Any) -> tuple[str, str]:
     if isinstance(value, list | tuple):
         if len(value) != 2 or not all(isinstance(part, str) for part in value):
             raise BadRow(field, "is a list, but not an [instruction, text] pair")
-        return value[0].strip(), checked_text(f"{field}[1]", value[1])
+        return value[0].strip(AROUND), checked_text(f"{field}[1]", value[1])
     return "", checked_text(field, value)
 
 
@@ -110,14 +114,20 @@ def _turn(field: str, turn: Any) -> tuple[str, str]:
     return ROLES[said_by], checked_text(f"{field}.{content}", turn.get(content))
 
 
-def _exchange(question: str, reply: str, *, material: str = "") -> Callable[[Mapping[str, Any]], Record]:
+def _exchange(
+    question: str, reply: str, *, material: str = "", rival: tuple[str, str] | None = None
+) -> Callable[[Mapping[str, Any]], Record]:
     def read(record: Mapping[str, Any]) -> Record:
         asked = checked_text(question, record.get(question))
         if material and record.get(material):
             asked = f"{asked}\n\n{checked_text(material, record[material])}"
         system = (("system", checked_text("system", record["system"])),) if record.get("system") else ()
         answer = checked_text(reply, record.get(reply))
-        return Record(turns=(*system, ("user", asked), ("assistant", answer)), field=question)
+        rivals = ()
+        if rival and any(record.get(field) is not None for field in rival):
+            asked_else, answered_else = (checked_text(field, record.get(field)) for field in rival)
+            rivals = ((asked_else, answered_else),)
+        return Record(turns=(*system, ("user", asked), ("assistant", answer)), field=question, rivals=rivals)
 
     return read
 
@@ -144,6 +154,35 @@ def _alternating(record: Mapping[str, Any]) -> Record:
     )
 
 
+def _reasoned(target: str) -> Callable[[Mapping[str, Any]], Record]:
+    """OpenThoughts' rows: a system turn that asks for a thought and a solution, and answers that mark both by tags.
+
+    `target` "thought": the whole answer as it is written. "solution": what its solution tags hold, without the system
+    turn, which asks for more than that.
+    """
+
+    def read(record: Mapping[str, Any]) -> Record:
+        said = _chat("conversations")(record)
+        if target == THOUGHT:
+            system = checked_text("system", record.get("system"))
+            return replace(said, turns=(("system", system), *said.turns))
+        turns = tuple((role, _tagged(number, text) if role == "assistant" else text)
+                      for number, (role, text) in enumerate(said.turns))  # fmt: skip
+        return replace(said, turns=turns)
+
+    return read
+
+
+def _tagged(number: int, text: str) -> str:
+    field = f"conversations[{number}]"
+    for part in (THOUGHT, SOLUTION):
+        _, begun, rest = text.partition(f"<|begin_of_{part}|>")
+        inside, ended, text = rest.partition(f"<|end_of_{part}|>")
+        if not begun or not ended:
+            raise BadRow(field, f"lacks <|{'end' if begun else 'begin'}_of_{part}|>")
+    return checked_text(field, inside.strip())
+
+
 def _plain(record: Mapping[str, Any]) -> Record:
     return Record(text=checked_text("text", record.get("text")))
 
@@ -152,6 +191,8 @@ LISTS, TEXTS = (list, tuple), (str,)
 SHAPES: Mapping[str, Shape] = {
     "messages": Shape(fields={"messages": LISTS}, read=_chat("messages")),
     "conversations": Shape(fields={"conversations": LISTS}, read=_chat("conversations")),
+    "open_thoughts": Shape(fields={"system": TEXTS, "conversations": LISTS}, read=_reasoned(THOUGHT)),
+    "open_thoughts_solution": Shape(fields={"conversations": LISTS}, read=_reasoned(SOLUTION)),
     "pos_neg": Shape(fields={"query": (str, list), "pos": (*LISTS, str)}, read=_contrast("query", "pos", "neg")),
     "positive_negative": Shape(
         fields={"query": TEXTS, "positive": (*LISTS, str)}, read=_contrast("query", "positive", "negative")
@@ -165,7 +206,10 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "prompt_response": Shape(fields={"prompt": TEXTS, "response": TEXTS}, read=_exchange("prompt", "response")),
     "prompt_completion": Shape(fields={"prompt": TEXTS, "completion": TEXTS}, read=_exchange("prompt", "completion")),
-    "question_answer": Shape(fields={"question": TEXTS, "answer": TEXTS}, read=_exchange("question", "answer")),
+    "question_answer": Shape(
+        fields={"question": TEXTS, "answer": TEXTS},
+        read=_exchange("question", "answer", rival=("negative_question", "negative_answer")),
+    ),
     "instruction_output": Shape(
         fields={"instruction": TEXTS, "output": TEXTS}, read=_exchange("instruction", "output", material="input")
     ),

@@ -65,5 +65,6 @@ def _as_row(example: Row | Mapping[str, Any]) -> Row:
     tuples = {
         "negatives": tuple(example.get("negatives", ())),
         "history": tuple((role, content) for role, content in example.get("history", ())),
+        "rivals": tuple((query, answer) for query, answer in example.get("rivals", ())),
     }
     return Row(**{**example, **tuples})

@@ -20,7 +20,7 @@ from unified_lm.cache import cache_dir, digest, made_once, written_whole
 from unified_lm.data.rows import Row
 
 ROWS_A_BLOCK = 10_000
-FORMAT = "1"  # of the files written here; part of their names
+FORMAT = "2"  # of the files written here; part of their names
 
 
 class Rows(Sequence[Row]):
@@ -65,11 +65,12 @@ class Rows(Sequence[Row]):
 def _row(values: dict[str, Any]) -> Row:
     del values["key"]
     history = tuple((turn["role"], turn["content"]) for turn in values.pop("history"))
-    return Row(**{**values, "negatives": tuple(values["negatives"])}, history=history)
+    rivals = tuple((rival["query"], rival["answer"]) for rival in values.pop("rivals"))
+    return Row(**{**values, "negatives": tuple(values["negatives"])}, history=history, rivals=rivals)
 
 
 def row_key(row: Row) -> int:
-    """64-bit hash of what a row says, case and spaces aside; instruction, negatives and source do not count."""
+    """64-bit hash of what a row says, case and spaces aside; instruction, negatives, rivals and source do not count."""
     said = [*(content for _, content in row.history), row.query, row.positive, row.answer, row.text]
     normal = json.dumps([text and " ".join(text.casefold().split()) for text in said])
     return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "big")
@@ -91,8 +92,8 @@ def _schema() -> Any:
     import pyarrow as pa  # here, so that composing a configuration that names a source stays fast
 
     text = pa.large_string()
-    turn = pa.struct([("role", text), ("content", text)])
-    types = {"negatives": pa.list_(text), "history": pa.list_(turn)}
+    turn, rival = (pa.struct([(name, text) for name in pair]) for pair in (("role", "content"), ("query", "answer")))
+    types = {"negatives": pa.list_(text), "history": pa.list_(turn), "rivals": pa.list_(rival)}
     return pa.schema([*((field.name, types.get(field.name, text)) for field in fields(Row)), ("key", pa.uint64())])
 
 
@@ -106,7 +107,8 @@ def _blocks(rows: Iterable[Row], seen: Any) -> Iterator[Any]:
         seen.update(_line(row))
         values = {field.name: getattr(row, field.name) for field in fields(Row)}
         history = [{"role": role, "content": content} for role, content in row.history]
-        block.append({**values, "history": history, "key": row_key(row)})
+        rivals = [{"query": query, "answer": answer} for query, answer in row.rivals]
+        block.append({**values, "history": history, "rivals": rivals, "key": row_key(row)})
         if len(block) == ROWS_A_BLOCK:
             yield pa.RecordBatch.from_pylist(block, schema=schema)
             block = []

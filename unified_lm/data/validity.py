@@ -46,9 +46,12 @@ def check(row: Row) -> Row:
         raise BadRow("positive", "is missing, and so is 'answer': a query alone trains nothing")
     if row.positive is None and row.negatives:
         raise BadRow("negatives", "stand beside no positive")
+    if row.answer is None and row.rivals:
+        raise BadRow("rivals", "stand beside no answer")
     parts = [("instruction", row.instruction or None), ("positive", row.positive), ("answer", row.answer)]
     parts += [(f"negatives[{number}]", negative) for number, negative in enumerate(row.negatives)]
     parts += [(f"history[{number}]", content) for number, (_, content) in enumerate(row.history)]
+    parts += [(f"rivals[{number}]", text) for number, rival in enumerate(row.rivals) for text in rival]
     for field, value in parts:
         if value is not None:
             checked_text(field, value)

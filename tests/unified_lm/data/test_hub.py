@@ -61,6 +61,13 @@ def test_a_mirrors_bytes_are_its_identity(mirror: Path) -> None:
     assert hub(data_mirror=str(mirror)).fingerprint() != first
 
 
+def test_a_mirror_that_changed_is_read_again(mirror: Path) -> None:
+    assert len(hub(data_mirror=str(mirror)).rows()) == 6
+    with (mirror / "someone" / "questions" / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"query": "new", "positive": "p", "negative": "n"}) + "\n")
+    assert hub(data_mirror=str(mirror)).rows()[6].query == "new"
+
+
 @pytest.mark.parametrize("revision", ["main", "0123456", "", REVISION.upper()])
 def test_a_revision_that_can_move_is_refused(revision: str) -> None:
     with pytest.raises(ValueError, match="40 hexadecimal digits"):

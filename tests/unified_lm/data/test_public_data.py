@@ -36,7 +36,7 @@ def test_bge_training_files_are_read_whole(public_data: Path) -> None:
 def test_gritlm_embedding_and_generative_rows_are_read(public_data: Path) -> None:
     embedding = source(public_data, "gritlm-toy", "*embedding.jsonl").rows()
     assert all(row.positive and row.negatives for row in embedding)
-    assert {row.instruction for row in embedding if row.source.startswith("instruct")} == {"Represent this text:"}
+    assert {row.instruction for row in embedding if row.source.startswith("instruct")} == {"Represent this text"}
     assert all(row.answer for row in source(public_data, "gritlm-toy", "instruct*generative.jsonl").rows())
     assert all(row.text for row in source(public_data, "gritlm-toy", "toy*generative.jsonl").rows())
 
