@@ -16,19 +16,21 @@ from experiments.tables import definition
 
 SCALES = ("mini", "tiny", "paper")
 EXPERIMENTS = options("experiment")
-NEEDS_A_VALUE = {"hub"}  # options that are nothing without a value of the user's
+NEEDS_A_VALUE = {"hub", "answers"}  # options that are nothing without a value of the user's
+COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]  # that a user gives
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_at_every_scale_and_knows_its_name(experiment: str, scale: str) -> None:
-    run = identify(compose([f"experiment={experiment}", f"scale={scale}"]))
+    run = identify(compose([f"experiment={experiment}", f"scale={scale}", *COMMITS]))
     assert run.run_id.startswith(f"{experiment}-s0-")
 
 
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_builds(experiment: str) -> None:
-    run = identify(compose([f"experiment={experiment}", "scale=mini"]))
+def test_every_experiment_builds_at_every_scale(experiment: str, scale: str) -> None:
+    run = identify(compose([f"experiment={experiment}", f"scale={scale}", "runtime.device=cpu", *COMMITS]))
     built = from_config(run.config)
     assert set(built.evals) == set(run.config["evals"])
 
@@ -71,7 +73,7 @@ def test_an_exponent_without_a_point_is_a_number_everywhere() -> None:
 
 
 def test_no_experiment_sets_what_hydra_would_ignore() -> None:
-    for group in ("experiment", "scale"):
+    for group in ("experiment", "scale", "recipe"):
         for option in options(group):
             content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text(encoding="utf-8")) or {}
             assert "hydra" not in content
