@@ -63,7 +63,7 @@ report: setup ## one static HTML page of tables, curves and runs
 doctor: setup ## what this machine can run, with a remedy for each problem
 	@$(BIN)/python -m experiments.doctor
 
-check-data: setup ## open every data set of the suites at its pin, or in OVERRIDES=data_mirror=DIR, and list all failures
+check-data: setup ## open every data set, to train on and of the suites, at its pin or in OVERRIDES=data_mirror=DIR; list all failures
 	@$(BIN)/python -m experiments.check_data $(OVERRIDES)
 
 bench: setup ## our speed and memory beside the peers', as ratios (under 15 minutes): DEVICE=cpu|cuda

@@ -1,23 +1,27 @@
-"""Open the data of suites or tables before any GPU time is spent: `python -m experiments.check_data data_mirror=DIR`.
+"""Open all data before any GPU time is spent: `python -m experiments.check_data data_mirror=DIR`.
 
-Each task's data is read at its pinned revision, or from the mirror, down to the parts that are read only while a task
-is scored, and its sizes are compared with those that mteb publishes. All failures are listed at once.
+Each data set is opened at its commit, or in the mirror. Of a task, also the parts that are read only as it is scored,
+and its sizes are compared with those that mteb publishes; of training data, columns and numbers of rows with those that
+conf/data expects. All failures are listed at once.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from experiments.compose import compose, options
+from experiments.compose import Job, compose, options, parent_of, teacher_of
 from experiments.errors import UsageError, first_line, told
 from experiments.identity import settled
 from experiments.named import split
 from experiments.tables import definition
 
 USAGE = (
-    "usage: python -m experiments.check_data [suites=a,b | tables=1,15 scale=paper] [data_mirror=DIR] [name=value ...]"
+    "usage: python -m experiments.check_data [suites=a,b | data=a,b | tables=1,15 scale=paper] [data_mirror=DIR] "
+    "[name=value ...]"
 )
-OWN = ("suites", "tables", "scale")
+OWN = ("suites", "data", "tables", "scale")
+HUB = "unified_lm.data.hub.HubDataset"
 
 NEEDS_A_VALUE = frozenset({"none", "local_beir", "local_sts", "mteb", "lm_eval"})
 """Suites over what the user names: they are checked where they are asked for."""
@@ -29,37 +33,82 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     own, overrides = split(arguments, OWN, USAGE)
-    if "suites" in own and "tables" in own:
-        raise UsageError(f"give suites= or tables=, not both; {USAGE}")
+    if len({"suites", "data", "tables"} & set(own)) > 1:
+        raise UsageError(f"give one of suites=, data= and tables=; {USAGE}")
+    jobs = jobs_of_tables(own, overrides) if "tables" in own else []
     failures = []
-    for name, suite in suites(own, overrides).items():
-        for task, problem in checked(name, suite):
-            print(f"{'FAIL' if problem else 'ok  '} {name}/{task}{': ' if problem else ''}{problem}", flush=True)
-            failures += [f"{name}/{task}: {problem}"] if problem else []
+    for place, problem in chain(learnt(own, jobs, overrides), scored(own, jobs, overrides)):
+        print(f"{'FAIL' if problem else 'ok  '} {place}{': ' if problem else ''}{problem}", flush=True)
+        failures += [f"{place}: {problem}"] if problem else []
     if failures:
-        print(f"error: {len(failures)} of the data sets cannot be scored:", file=sys.stderr)
+        print(f"error: {len(failures)} of the data sets cannot be used:", file=sys.stderr)
         for failure in failures:
             print(f"  {failure}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def suites(own: Mapping[str, str], overrides: Sequence[str]) -> dict[str, Any]:
-    """Name -> settings of the suites that are asked for: named ones, those of tables, or all that need no file."""
-    if "tables" in own:
-        found: dict[str, Any] = {}
-        for number in own["tables"].split(","):
-            if not number.isdigit():
-                raise UsageError(f"tables={own['tables']} is no list of numbers such as tables=1,2")
-            scale = own.get("scale", "paper")
-            for row in definition.read(int(number), scale).rows:
-                job = compose([f"experiment={row.experiment}", f"scale={scale}", *row.overrides, *overrides])
-                found |= settled(job.resolved["evals"])
-        return found
-    names = own["suites"].split(",") if "suites" in own else [n for n in options("evals") if n not in NEEDS_A_VALUE]
-    found = {}
-    for name in names:
-        found |= settled(compose([f"evals=[{name}]", "scale=none", *overrides]).resolved["evals"])
+def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Job]:
+    """The rows of the tables that are asked for, composed."""
+    found = []
+    for number in own["tables"].split(","):
+        if not number.isdigit():
+            raise UsageError(f"tables={own['tables']} is no list of numbers such as tables=1,2")
+        scale = own.get("scale", "paper")
+        for model in definition.read(int(number), scale).models.values():
+            found.append(compose([f"experiment={model.experiment}", f"scale={scale}", *model.overrides, *overrides]))
     return found
+
+
+def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(place, what is wrong or "") of each hub data set that is trained on, each once."""
+    if "suites" in own:
+        return
+    if "tables" in own:
+        data = [(stage.choices["data"], stage) for job in jobs for stage in with_stages(job)]
+    else:
+        names = own["data"].split(",") if "data" in own else options("data")
+        data = [(name, compose([f"data={name}", "scale=none", *overrides])) for name in names]
+    seen = []
+    for name, job in data:
+        for stream, settings in settled(job.resolved["data"])["streams"].items():
+            for source, node in settings["sources"].items():
+                if node.get("_target_") == HUB and node not in seen:
+                    seen.append(node)
+                    yield f"{name}/{stream}/{source}", opened(node)
+
+
+def with_stages(job: Job) -> Iterator[Job]:
+    """A job and all runs that it starts from or learns from."""
+    yield job
+    for other in (parent_of(job), teacher_of(job)):
+        if other is not None:
+            yield from with_stages(other)
+
+
+def opened(node: Mapping[str, Any]) -> str:
+    """What is wrong with a data set of the hub, or ""; the check goes on whatever it is."""
+    from experiments.build import build
+
+    try:
+        build(node, "data").tables()
+    except Exception as error:
+        return first_line(str(error)) or type(error).__name__
+    return ""
+
+
+def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(suite/task, what is wrong or "") of named suites, those of tables, or all that need no file."""
+    if "data" in own:
+        return
+    if "suites" in own or not jobs:
+        names = own["suites"].split(",") if "suites" in own else [n for n in options("evals") if n not in NEEDS_A_VALUE]
+        jobs = [compose([f"evals=[{name}]", "scale=none", *overrides]) for name in names]
+    suites: dict[str, Any] = {}
+    for job in jobs:
+        suites |= settled(job.resolved["evals"])
+    for name, suite in suites.items():
+        for task, problem in checked(name, suite):
+            yield f"{name}/{task}", problem
 
 
 def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

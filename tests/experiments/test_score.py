@@ -113,7 +113,7 @@ def test_data_is_checked_task_by_task_and_every_failure_is_listed(mirror: Path, 
     assert "sts_10/STSBenchmark: test rows: 4 instead of 1379" in captured.err
     assert "sts_10/BIOSSES: ValueError: the data mirror has no" in captured.err
     assert "advbench_ir_dot/AdvBenchIR: ValueError: the data mirror has no" in captured.err
-    assert "error: 14 of the data sets cannot be scored" in captured.err
+    assert "error: 14 of the data sets cannot be used" in captured.err
 
 
 def test_a_data_set_without_a_pin_is_refused(mirror: Path, capsys: pytest.CaptureFixture) -> None:
