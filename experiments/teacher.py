@@ -22,5 +22,7 @@ def taught(method: Any, teacher: str | None, rows: Iterable[Row], folder: Path) 
     if "teacher" not in {field.name for field in fields(method)}:
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
     encoder = replace(opened(runs() / teacher).subject.embedder, similarity="dot")
-    answers = [row.answer for row in rows if row.answer is not None]
+    answers = [
+        answer for row in rows if row.answer is not None for answer in (row.answer, *(said for _, said in row.rivals))
+    ]
     return replace(method, teacher=keep_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document")))

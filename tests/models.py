@@ -55,7 +55,7 @@ def form(model: UnifiedLM, plan: Plan = CAUSAL, template: Template = CHATML, **l
 
 
 def mixed_rows(count=9, *, answers=True, documents=True) -> list[Row]:
-    """Rows of mixed kinds: documents only, answers only, both; with 0, 1 or 2 hard negatives and uneven lengths."""
+    """Rows of mixed kinds: documents only, answers only, both; 0 to 2 hard negatives or rivals; uneven lengths."""
     rows = []
     for i in range(count):
         pair = documents and (i % 3 != 2 or not answers)
@@ -66,6 +66,7 @@ def mixed_rows(count=9, *, answers=True, documents=True) -> list[Row]:
                 positive=f"the document about {i * i}. " * (1 + i % 4) if pair else None,
                 negatives=tuple(f"not {i} but {i + k}" for k in range(i % 3)) if pair else (),
                 answer=f"it is the number {i} of course" if answers and i % 3 else None,
+                rivals=tuple((f"is {i} {i + k}?", f"no, {k} more") for k in range(i % 3)) if answers else (),
             )
         )
     return rows

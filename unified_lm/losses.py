@@ -39,6 +39,24 @@ def info_nce(
     return total / len(queries)
 
 
+def margin_hinge(
+    anchors: Float[Tensor, "b d"],
+    candidates: Float[Tensor, "n d"],
+    *,
+    threshold: float,
+    excluded: Bool[Tensor, "b n"],
+) -> Float[Tensor, ""]:
+    """Mean of max(0, threshold² - squared distance) over all pairs of an anchor and a candidate not `excluded`.
+
+    Source: the released code of LLM2Vec-Gen (`compute_margin_loss`).
+    """
+    wide = torch.promote_types(anchors.dtype, torch.float32)
+    a, c = anchors.to(wide), candidates.to(wide)
+    squared = a.square().sum(1)[:, None] + c.square().sum(1)[None] - 2 * a @ c.T
+    short = (threshold**2 - squared.clamp(min=0)).clamp(min=0)
+    return short[~excluded].mean()
+
+
 def same_text(rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]) -> Repeats:
     """Candidates whose text equals that of a query or of its positive, from text hashes: none of them is a negative.
 

@@ -34,6 +34,7 @@ METHODS = {
     "gritlm": gritlm(),
     "gritlm, sums over samples": gritlm(generative_loss="token", embedding_weight=2.0),
     "llm2vec-gen": gen(),
+    "llm2vec-gen with rivals": gen(margin_weight=0.5),
     "latent pooling": Contrastive(temperature=0.05, symmetric=False, readout="mean@latent", latents=8, latent_heads=2),
     "gem": gem(plain_share=0.3, temperature=0.5),
     "mntp": mntp(share=0.5),

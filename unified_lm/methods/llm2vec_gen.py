@@ -2,7 +2,8 @@
 
 Two linear maps stand on the slots' states. Through the first they are a soft prompt from which the frozen decoder must
 reconstruct its own answer; through both, their mean is the embedding, drawn to a teacher's embedding of that answer.
-L = w_a * ||e - t||^2 + w_r * CE(answer | soft prompt).
+L = w_a * ||e - t||^2 + w_r * CE(answer | soft prompt). Hard negatives are other questions: drawn to the teacher's
+embedding of their own answers, and kept away from by a margin.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, token_sum
+from unified_lm.losses import margin_hinge
+from unified_lm.methods.base import Reading, Vectors, labelled, roles, token_sum
 from unified_lm.methods.generative import answers
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence, collate
 from unified_lm.prompts import Format
 from unified_lm.readout import Readout
+from unified_lm.texts import text_hash
 
 RECONSTRUCT, ALIGN = "reconstruct", "align"
 
@@ -39,16 +42,19 @@ class LLM2VecGen:
     `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.derived.keep_vectors`); a run
     makes them with the experiment that its `teacher` names.
     `squared_error`: "mean" over a vector's numbers (the code's MSELoss) or "sum" (the paper's squared norm).
+    `margin_weight` above 0 reads the rows' `rivals`: they have an alignment term of their own, and each row's embedding
+    is held `margin` away from those of the other rows and of all rivals of the global batch.
     """
 
     slots: int
     alignment_weight: float
     reconstruction_weight: float
     squared_error: str
+    margin_weight: float = 0.0
+    margin: float = 10.0
     teacher: Teacher | None = None
     similarity: str = "cosine"
 
-    roles = ()
     second_forward = True  # reconstruction, in chunks that hold answers
     readout = f"slots@{RECONSTRUCT}@{ALIGN}"
 
@@ -63,8 +69,13 @@ class LLM2VecGen:
         return self.slots
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        return ("query", "rival") if self.margin_weight else ()
+
+    @property
     def weights(self) -> dict[str, float]:
-        return {"alignment": self.alignment_weight, "reconstruction": self.reconstruction_weight}
+        more = {"rivals": self.alignment_weight, "margin": self.margin_weight} if self.margin_weight else {}
+        return {"alignment": self.alignment_weight, "reconstruction": self.reconstruction_weight} | more
 
     def heads(self, width: int) -> dict[str, nn.Module]:
         return {RECONSTRUCT: nn.Linear(width, width), ALIGN: nn.Linear(width, width)}
@@ -77,25 +88,35 @@ class LLM2VecGen:
             )
 
     def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        return answers(rows, form)
+        made = answers(rows, form)
+        if self.margin_weight:
+            made = sorted(made + rivals(rows, form), key=lambda sequence: sequence.row)
+        return made
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"alignment": len(batch.sequences), "reconstruction": batch.labelled}
+        answered = sum("answer" in sequence.spans for sequence in batch.sequences)
+        more = {"rivals": len(batch.sequences) - answered} if self.margin_weight else {}
+        return {"alignment": answered, "reconstruction": batch.labelled} | more
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        if not tokens:
-            return Reading()
         if self.teacher is None:
             raise ValueError("method llm2vec_gen has no teacher; give the run teacher=EXPERIMENT, or method.teacher")
-        which = list(range(len(batch.sequences)))
-        found = Readout.named(self.readout).vectors(states, batch, which, model.heads)
+        found = Readout.named(self.readout).vectors(states, batch, list(range(len(batch.sequences))), model.heads)
         wanted = self.teacher.lookup([sequence.hashes["answer"] for sequence in batch.sequences])
         error = (found - torch.as_tensor(wanted).to(found)).square()
         error = error.mean(dim=1) if self.squared_error == "mean" else error.sum(dim=1)
-        return Reading(sums={"alignment": error.sum(), "reconstruction": self.reconstruction(states, batch, model)})
+        answered = torch.tensor(["answer" in sequence.spans for sequence in batch.sequences], device=error.device)
+        sums = {"alignment": error[answered].sum(), "reconstruction": self.reconstruction(states, batch, model)}
+        if not self.margin_weight:
+            return Reading(sums=sums)
+        vectors = {role: labelled(batch, at, found[at]) for role, at in roles(batch, *self.roles).items()}
+        return Reading(vectors=vectors, sums=sums | {"rivals": error[~answered].sum()} if tokens else {})
 
     def reconstruction(self, states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Tensor:
-        """Summed cross-entropy of the answers behind their soft prompts, in a second forward of the decoder."""
+        """Summed cross-entropy of the answers behind their soft prompts, in a second forward of the decoder.
+
+        Rivals, which are not reconstructed, go along: every chunk of every rank runs the decoder twice.
+        """
         again = collate([behind_slots(sequence) for sequence in batch.sequences], batch.index).to(states.device)
         head = model.heads[RECONSTRUCT]
         read = torch.cat([torch.arange(*batch.span(i, "slots")) for i in range(len(batch.sequences))])
@@ -106,11 +127,32 @@ class LLM2VecGen:
         return token_sum(model.hidden(embeddings, again.positions, again.layout), again, model)
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        return {}
+        """The margin of each row from the other rows and from all rivals; a row that asks the same is no other one."""
+        asked = vectors["query"]
+        others = [vectors[name] for name in sorted(vectors) if name.startswith("rival")]
+        if not others:
+            raise ValueError(
+                f"method.margin_weight={self.margin_weight} needs rows with rivals; use data=llm2vec_gen_negatives, or "
+                "method.margin_weight=0"
+            )
+        hashes = torch.cat([v.hashes for v in (asked, *others)])
+        candidates = torch.cat([v.values for v in (asked, *others)])
+        same = asked.hashes[:, None] == hashes[None]
+        return {"margin": margin_hinge(asked.values, candidates, threshold=self.margin, excluded=same)}
+
+
+def rivals(rows: list[Row], form: Format) -> list[Sequence]:
+    """A query for each rival of a row that has an answer, with the hash of the rival's answer."""
+    found = [(i, k, *rival) for i, row in enumerate(rows) for k, rival in enumerate(row.rivals)]
+    made = form.queries([query for _, _, query, _ in found], [rows[i].instruction for i, *_ in found])
+    return [
+        replace(sequence, row=i, role=f"rival_{k}", hashes=sequence.hashes | {"answer": text_hash(answer)})
+        for sequence, (i, k, _, answer) in zip(made, found, strict=True)
+    ]
 
 
 def behind_slots(sequence: Sequence) -> Sequence:
-    """What stands behind a query: its slots and the answer's turn, with the same labels."""
+    """What stands behind a query: its slots and, where it is answered, the answer's turn, with the same labels."""
     start, stop = sequence.spans["slots"]
-    labels = (IGNORED,) * (stop - start - 1) + sequence.labels[stop - 1 :]
+    labels = sequence.labels and (IGNORED,) * (stop - start - 1) + sequence.labels[stop - 1 :]
     return replace(sequence, tokens=sequence.tokens[start:], labels=labels, spans={"slots": (0, stop - start)})

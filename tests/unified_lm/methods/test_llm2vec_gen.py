@@ -1,5 +1,7 @@
 """LLM2Vec-Gen: slots of a frozen decoder, drawn to a teacher's vector and made to hold the answer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,43 @@ def test_the_reconstruction_knows_the_query_through_the_slots_alone():
         model.heads["reconstruct"].weight.zero_()
     one, other = ([Row(query=q, answer="it is a number")] for q in ("what is one?", "where are the children?"))
     assert terms_of(model, method, one)["reconstruction"] == terms_of(model, method, other)["reconstruction"]
+
+
+def test_rivals_are_drawn_to_their_own_answers_and_every_row_is_kept_away_from_them_and_from_other_rows():
+    method = gen(margin_weight=2.0, margin=10.0)
+    model = fitting(method, double=True)
+    rows = [row for row in mixed_rows() if row.answer is not None]
+    rows.append(replace(rows[0], answer="another answer to the same question", rivals=()))
+    rivals = [(row.instruction, *rival) for row in rows for rival in row.rivals]
+    maker = form(model)
+    encoder = Encoder(model=model, form=maker, readout=method.readout, similarity="dot")
+
+    def embedded(query: str, instruction: str) -> torch.Tensor:
+        return torch.tensor(encoder.encode([query], side="query", instruction=instruction)[0])
+
+    asked = [embedded(row.query, row.instruction) for row in rows]
+    others = [embedded(query, instruction) for instruction, query, _ in rivals]
+    texts = [row.query for row in rows] + [query for _, query, _ in rivals]
+    short = [
+        max(0.0, 100.0 - float((mine - other).square().sum()))
+        for row, mine in zip(rows, asked, strict=True)
+        for text, other in zip(texts, asked + others, strict=True)
+        if text != row.query
+    ]
+    assert len(rivals) > 3 and max(short) > 0
+    wanted = torch.tensor(Drawn().lookup([text_hash(answer) for *_, answer in rivals]))
+    errors = (torch.stack(others) - wanted).square().mean(dim=1)
+    terms = terms_of(model, method, rows)
+    assert terms["margin"] == pytest.approx(np.mean(short), rel=1e-5)
+    assert terms["rivals"] == pytest.approx(errors.mean().item(), rel=1e-5)
+    without = terms_of(model, gen(), rows)
+    assert {name: terms[name] for name in without} == pytest.approx(without, rel=1e-9)
+    assert method.weights["margin"] == 2.0 and method.weights["rivals"] == method.alignment_weight
+
+
+def test_a_margin_without_rivals_is_refused_by_the_data_it_needs():
+    with pytest.raises(ValueError, match="data=llm2vec_gen_negatives"):
+        terms_of(fitting(gen()), gen(margin_weight=1.0), [replace(row, rivals=()) for row in mixed_rows()])
 
 
 def test_an_embedding_is_the_mean_of_the_slots_through_both_maps_and_needs_no_answer():
