@@ -18,7 +18,12 @@ BLOCKS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for lin
 INLINE = re.findall(r"`((?:make|python -m) [^`]+)`", README)
 COMMANDS = list(dict.fromkeys(BLOCKS + INLINE))
 SETTINGS = [word for word in re.findall(r"`([a-z_.]+=[a-z_0-9]+)`", README)]
-LATER = {"score": ("model",), "encode": ("model", "input", "output", "side"), "export": ("run", "to")}
+LATER = {
+    "score": ("model",),
+    "encode": ("model", "input", "output", "side"),
+    "export": ("run", "to"),
+    "answers": ("output", "max_new_tokens", "part"),
+}
 
 
 def test_the_first_two_commands_are_the_demo_and_the_tests() -> None:

@@ -86,12 +86,18 @@ class TeacherVectors:
 
 
 def keep_answers(
-    folder: Path, rows: Sequence[Row], answer: Callable[[list[Row]], list[str]], *, size: int = 100
+    folder: Path,
+    rows: Sequence[Row],
+    answer: Callable[[list[Row]], list[str]],
+    *,
+    size: int = 100,
+    done: Callable[[int], object] = lambda count: None,
 ) -> Path:
     """Rows of dialogue with new answers, as a file of messages that `unified_lm.data.files.Files` reads.
 
     Rows are answered `size` at a time and a part that is there is not answered again. An empty answer drops its row.
-    The file appears when all parts are there; a row's `instruction` is no part of a dialogue and is not kept.
+    The file appears when all parts are there; a row's `instruction` is no part of a dialogue and is not kept. `done` is
+    told how many rows each part has, made before or now.
     """
     asked = [json.dumps([row.history, row.query]) for row in rows]
     found = list(parts(folder / "parts", asked, size, ".json"))
@@ -100,6 +106,7 @@ def keep_answers(
             answers = answer(list(rows[cut]))
             with written_whole(path) as partial:
                 partial.write_text(json.dumps(answers), encoding="utf-8")
+        done(cut.stop - cut.start)
     answers = [one for path, _ in found for one in json.loads(path.read_text(encoding="utf-8"))]
     with written_whole(folder / ROWS) as partial, partial.open("w", encoding="utf-8") as file:
         for row, text in zip(rows, answers, strict=True):
