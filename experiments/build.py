@@ -87,9 +87,8 @@ class Experiment:
                     f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
                     "use more slots, or a read-out such as last"
                 )
-        if self.trains:
-            if getattr(self.method, "temperature", 1.0) <= 0:
-                raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
+        if self.trains and getattr(self.method, "temperature", 1.0) <= 0:
+            raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"

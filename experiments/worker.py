@@ -175,6 +175,7 @@ def learn(
         status="trained",
     )
 
+
 def losses(rows: list[dict[str, Any]], experiment: Experiment) -> dict[str, float]:
     """The last logged loss and its terms."""
     wanted = {"loss", *experiment.method.weights}
