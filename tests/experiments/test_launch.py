@@ -73,3 +73,35 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
         assert apart(weights(several), alone) <= 1e-5
         values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
+PLAIN = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
+
+
+def test_a_request_to_stop_several_processes_is_one_line(outputs: Path) -> None:
+    long = ["launch=local_2", "runtime.chunk_tokens=64", "optim.steps=5000", "runtime.save_every=5"]
+    run = identify(compose([*PLAIN, *long]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.run", *PLAIN, *long], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 200
+    while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said = [line for line in process.communicate(timeout=100)[1].splitlines() if not line.startswith("train ")]
+    assert process.returncode == 75
+    assert said == [f"stopped: {run.run_id}: the same command continues it"]
+    assert record.read(run.folder)["status"] == "stopped"
+
+
+def test_several_processes_that_fail_say_why_and_nothing_of_torchruns_insides(outputs: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", *PLAIN, "launch=local_2", "optim.steps=many"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode not in (0, 75)
+    assert "not a whole number" in done.stderr
+    assert "torch/distributed" not in done.stderr

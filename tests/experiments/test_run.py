@@ -224,31 +224,6 @@ def test_a_request_to_stop_that_finds_the_worker_not_training_is_no_failure(outp
     assert entry_of(run)["status"] == "stopped"
 
 
-def test_a_request_to_stop_several_processes_is_one_line(outputs: Path) -> None:
-    long = ["launch=local_2", "runtime.chunk_tokens=64", "optim.steps=5000", "runtime.save_every=5"]
-    run = a_run(*long)
-    process = subprocess.Popen(
-        command(*JOB, *long), cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 200
-    while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said = [line for line in process.communicate(timeout=100)[1].splitlines() if not line.startswith("train ")]
-    assert process.returncode == 75
-    assert said == [f"stopped: {run.run_id}: the same command continues it"]
-    assert entry_of(run)["status"] == "stopped"
-
-
-def test_several_processes_that_fail_say_why_and_nothing_of_torchruns_insides(outputs: Path) -> None:
-    done = subprocess.run(
-        command(*JOB, "launch=local_2", "optim.steps=many"), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode not in (0, 75)
-    assert "not a whole number" in done.stderr
-    assert "torch/distributed" not in done.stderr
-
-
 def test_how_an_earlier_attempt_ended_does_not_speak_for_this_one(outputs: Path) -> None:
     run = a_run()
     for status in ("stopped", "failed"):

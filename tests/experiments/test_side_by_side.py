@@ -94,7 +94,10 @@ def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other
     while time.monotonic() < deadline and not all(list(r.folder.glob("checkpoint/step-*")) for r in runs[:jobs]):
         time.sleep(0.05)
     process.send_signal(number)
-    said = process.communicate(timeout=100)[0]
+    try:
+        said = process.communicate(timeout=100)[0]
+    finally:
+        process.terminate()
     if number == signal.SIGINT:
         assert process.returncode != 0
     else:
