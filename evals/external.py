@@ -119,9 +119,7 @@ class SentenceTransformers:
         asked = [template.replace("{instruction}", instruction).replace(BARE, text) for text in texts]
         encode = self._loaded.encode_query if side == "query" else self._loaded.encode_document
         with torch.inference_mode():
-            vectors = encode(
-                asked, prompt=self.own_prompt(side), batch_size=self.batch_size, show_progress_bar=False
-            )
+            vectors = encode(asked, prompt=self.own_prompt(side), batch_size=self.batch_size, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
     def template(self, side: Side) -> str:

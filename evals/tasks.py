@@ -143,7 +143,7 @@ def whole(rows: Dataset, what: str) -> None:
             raise ValueError(f"the rows of {what} have no {column}; they have: {', '.join(rows.column_names)}")
     for column in {"id", "title", "text"} & set(rows.column_names):
         if nulls := rows.data.column(column).null_count:
-            raise ValueError(f"{nulls} rows of {what} have null as their {column}: write \"\"")
+            raise ValueError(f'{nulls} rows of {what} have null as their {column}: write ""')
 
 
 def sizes(task: AbsTask) -> dict[tuple[str, str], int]:

@@ -38,16 +38,18 @@ def score(
     problems: list[str] = []
     for name, suite in unscored(experiment, entry):
         began = time.monotonic()
-        scores, before = [], len(problems)
+        scores: list[Score] = []
+        unread: dict[str, str] = {}
         for subject in scored(experiment, made, entry, folder):
             try:
                 scores += together(suite, subject, folder / "scores", progress.scoring(name))
             except Unscored as error:
                 scores += error.scores
+                unread |= error.problems
                 problems.append(str(error))
         rows = [one.to_dict() for one in scores]
-        done = wanted[name] if len(problems) == before else ""  # to be asked again
-        skipped = Store(folder=folder / "scores", suite=suite.name).skipped()
+        done = "" if unread else wanted[name]  # "": asked again
+        skipped = Store(folder=folder / "scores", suite=suite.name).skipped() | unread
         entry = record.change(folder, **record.with_scores(entry, name, done, rows, skipped))
         mirror.scores(rows)
         print(f"score {name}: {len(rows)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

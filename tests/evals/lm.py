@@ -133,11 +133,21 @@ class Choices:
 
 
 SUMS_TASK = LmTask(
-    name="sums", source=Sums(), shots=0, template="none", multiturn=False, budget=3,
+    name="sums",
+    source=Sums(),
+    shots=0,
+    template="none",
+    multiturn=False,
+    budget=3,
     metrics=("exact_match,first", "exact_match,number"),
 )
 CHOICES_TASK = LmTask(
-    name="choices", source=Choices(), shots=0, template="none", multiturn=False, budget=None,
+    name="choices",
+    source=Choices(),
+    shots=0,
+    template="none",
+    multiturn=False,
+    budget=None,
     metrics=("acc", "acc_norm"),
 )
 SUITE = LmEvalSuite(name="toy", entries=(SUMS_TASK, CHOICES_TASK))

@@ -1,7 +1,5 @@
 """HumanEval and HumanEval+ in the schema of the hub: the tests that decide are those of the data set."""
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ DATASETS = {
     "humaneval": ("openai/openai_humaneval", "openai_humaneval"),
     "humaneval_plus": ("evalplus/humanevalplus", "default"),
 }
-HARNESS = '''
+HARNESS = """
 import copy
 import numpy as np
 
@@ -35,7 +33,7 @@ def assertion(found, wanted, atol):
     else:
         assert found == wanted, f"{found} instead of {wanted}"
 
-'''
+"""
 """How HumanEval+ begins its column `test`: numpy, and a comparison that forgives rounding."""
 
 
@@ -122,24 +120,3 @@ def test_humanevals_own_solutions_pass_and_empty_ones_do_not(mirror: Path, tmp_p
     right = [problem["canonical_solution"] for problem in problems]
     assert pass_at_1(mirror, tmp_path / "scores", problems, right).value == 1.0
     assert pass_at_1(mirror, tmp_path / "scores", problems, ["    return None\n"] * 12).value == 0.0
-
-
-@pytest.mark.slow
-def test_all_solutions_of_humaneval_plus_pass_its_extended_tests(mirror: Path, tmp_path: Path, test_data: Path) -> None:
-    with gzip.open(test_data / "humanevalplus" / "HumanEvalPlus-NoExtreme.jsonl.gz", "rt", encoding="utf-8") as file:
-        released = [json.loads(line) for line in file]
-    problems = [row | {"test": against_reference(row)} for row in released]
-    right = [problem["canonical_solution"] for problem in problems]
-    found = pass_at_1(mirror, tmp_path / "scores", problems, right, "humaneval_plus")
-    assert (found.suite, found.n, found.value) == ("lm_humaneval_plus", 164, 1.0)
-
-
-def against_reference(row: Mapping[str, Any]) -> str:
-    """The released inputs as the column `test`; the release leaves their results to the canonical solution."""
-    reference = f"{row['prompt']}{row['canonical_solution']}\nreference = {row['entry_point']}\n"
-    inputs = [*row["base_input"], *row["plus_input"]]
-    return (
-        f"{HARNESS}def check(candidate):\n    space = {{}}\n    exec({reference!r}, space)\n"
-        f"    for given in {inputs!r}:\n        wanted = space['reference'](*copy.deepcopy(given))\n"
-        f"        assertion(candidate(*given), wanted, {row['atol']!r})\n"
-    )

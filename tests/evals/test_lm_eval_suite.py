@@ -104,7 +104,8 @@ def test_greedy_scores_repeat_and_leave_the_random_state_alone(tmp_path: Path) -
 def test_a_subject_that_does_not_generate_is_skipped_with_the_reason(tmp_path: Path) -> None:
     assert SUITE.score(Subject(name="bm25", search=Bm25()), folder=tmp_path) == []
     assert Store(folder=tmp_path, suite="toy").skipped() == {
-        "sums": "bm25 generates no text", "choices": "bm25 generates no text"
+        "sums": "bm25 generates no text",
+        "choices": "bm25 generates no text",
     }
 
 

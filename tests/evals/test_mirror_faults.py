@@ -103,7 +103,7 @@ def test_an_lm_eval_task_that_cannot_be_read_is_named_and_all_others_are_scored(
     publish(mirror, "allenai/winogrande", cups())
     suites = committed("lm_gsm8k", mirror, budget=4), committed("lm_winogrande", mirror)
     suite = LmEvalSuite(name="s", entries=[entry for one in suites for entry in one.entries])
-    for fault in ("fetch it with: hf download --repo-type dataset openai/gsm8k", "test.jsonl"):
+    for fault in ("fetch it with: hf download --repo-type dataset openai/gsm8k", "JSON parse error"):
         with pytest.raises(Unscored, match="1 tasks of suite s cannot be read: gsm8k: ") as caught:
             suite.score(subject_of(generator_of(max_length=4096)), folder=tmp_path / "scores")
         assert fault in str(caught.value) and {found.task for found in caught.value.scores} == {"winogrande"}

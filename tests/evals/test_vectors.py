@@ -77,11 +77,11 @@ def test_a_decoder_goes_on_where_it_was_stopped(
     states, packs = model.states, []
 
     def encoder(most: int) -> Encoder:
-        def computed(batch: PackedBatch) -> torch.Tensor:
+        def computed(batch: PackedBatch, *held: object) -> torch.Tensor:
             packs.append(1)
             if len(packs) > most:
                 raise Stopped
-            return states(batch)
+            return states(batch, *held)
 
         monkeypatch.setattr(model, "states", computed)
         return Encoder(model=model, form=form(model), readout="mean", weights={"digest": "w"}, budget=100)
