@@ -150,6 +150,7 @@ def subject(experiment: Experiment, made: Built | None, digest: str, step: int |
         readout=method.readout,
         weights={"digest": digest, "step": step},
         similarity=method.similarity,
+        compiled=experiment.runtime.compile,
         store=Store.asked_for(),
     )
     generator = None

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from unified_lm.packing import PackedBatch, Sequence, collate
 from unified_lm.prompts import Format
 from unified_lm.readout import Readout, normalized
 from unified_lm.sharing import worth_sharing
+from unified_lm.static import CompiledLayers, filler, sizes
 from unified_lm.store import Space, Store, Writer, key, weights_digest
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,10 @@ AHEAD = 4  # packs that wait for a device at most
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A pack, the numbers of its texts, and their keys in the store (none without one)."""
+    """A pack, how many of its tokens only fill it, the numbers of its texts, and their keys in the store (if any)."""
 
     batch: PackedBatch
+    filler: int
     numbers: list[int]
     keys: list[bytes]
 
@@ -51,9 +53,9 @@ class Encoder:
 
     `weights`: what identifies the parameters (a checkpoint's digest and step, or a backbone's fingerprint).
     `similarity`: "cosine" gives unit vectors. The rest changes speed and memory, not a vector: `budget` in tokens a
-    pack; `sharing`, whether first tokens that texts have in common may be computed once; `store`, where vectors are
-    kept and looked up; `replicas`, the same model on further devices; `on_log`, called
-    once an encoding with its counters.
+    pack; `sharing`, whether first tokens that texts have in common may be computed once; `compiled`, whether packs are
+    filled up to a few sizes and the decoder's layers compiled for them; `store`, where vectors are kept and looked up;
+    `replicas`, the same model on further devices; `on_log`, called once an encoding with its counters.
     """
 
     model: UnifiedLM
@@ -63,6 +65,7 @@ class Encoder:
     similarity: str = "cosine"
     budget: int = 2048
     sharing: bool = True
+    compiled: bool = False
     store: Store | None = None
     replicas: tuple[UnifiedLM, ...] = ()
     on_log: Callable[[dict[str, int | float]], None] = lambda counters: None
@@ -136,7 +139,7 @@ class Encoder:
     def fill(self, out: np.ndarray, texts: list[str], side: str, instruction: str) -> None:
         """Write the vectors of distinct texts into `out`, from the store or computed on all devices."""
         began = time.perf_counter()
-        counters: dict[str, int | float] = {"tokens": 0, "shared": 0, "flops": 0, "packs": 0, "waited": 0.0}
+        counters: dict[str, int | float] = dict.fromkeys(("tokens", "filler", "shared", "flops", "packs", "waited"), 0)
         models = (self.model, *self.replicas)
         with ExitStack() as stack:
             space = None if self.store is None else self.store.space(self.space)
@@ -157,7 +160,7 @@ class Encoder:
             "packs": counters["packs"],
             "seconds": seconds,
             "tokens_per_s": counters["tokens"] / seconds,
-            "padding_factor": 1.0,
+            "padding_factor": 1 + counters["filler"] / max(1, counters["tokens"]),
             "data_wait_s": counters["waited"],
             **mfu(lambda: counters["flops"] / len(models), seconds, self.model.device),
         }
@@ -183,9 +186,12 @@ class Encoder:
             shared = worth_sharing(new, Readout.named(self.readout)) if self.sharing else 0
             for part in self.packs([len(sequence) - shared for sequence in new]):
                 chosen = [missing[i] for i in part]
-                batch = collate((sequences[i] for i in chosen), shared=shared)
+                packed = [sequences[i] for i in chosen]
+                more = filler(packed, shared, self.budget) if self.compiled else []
+                batch = collate([*packed, *more], shared=shared)
                 yield Job(
                     batch=pinned(batch) if self.model.device.type == "cuda" else batch,
+                    filler=sum(len(sequence) - shared for sequence in more),
                     numbers=[numbers[i] for i in chosen],
                     keys=[keys[i] for i in chosen] if keys else [],
                 )
@@ -202,6 +208,7 @@ class Encoder:
     ) -> None:
         """Compute packs on one device until there are none. A pack's vectors are fetched while the next one runs."""
         readout = Readout.named(self.readout)
+        layers = CompiledLayers(model) if self.compiled else None
         first: tuple[int, ...] = ()
         held: Held = {}
         flying: tuple[Job, torch.Tensor, Callable[[], None]] | None = None
@@ -215,7 +222,8 @@ class Encoder:
                 batch = job.batch.to(model.device)
                 if batch.shared and batch.shared != first:
                     first, held = batch.shared, model.keys_and_values(batch.shared)
-                states = model.states(batch, held)
+                with layers.used(len(batch) in sizes(self.budget)) if layers else nullcontext():
+                    states = model.states(batch, held)
                 vectors = readout.vectors(states, batch, list(range(len(job.numbers))), model.heads)
                 vectors = (normalized(vectors) if self.similarity == "cosine" else vectors).float()
                 flying = (job, *fetched(vectors))
@@ -224,7 +232,8 @@ class Encoder:
                 ready()
                 with lock:
                     out[done.numbers] = host.numpy()
-                    counters["tokens"] += len(done.batch)
+                    counters["tokens"] += len(done.batch) - done.filler
+                    counters["filler"] += done.filler
                     counters["shared"] += len(done.batch.shared) * len(done.numbers)
                     counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
                     counters["packs"] += 1

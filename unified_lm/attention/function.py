@@ -20,6 +20,7 @@ from unified_lm.attention.layout import Held, Layout
 NAME = "unified"
 
 
+@torch.compiler.disable  # its shapes are those of sequences: a compiled layer leaves it out of its graphs
 def attention(
     module: nn.Module,
     query: Tensor,

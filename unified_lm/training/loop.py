@@ -44,7 +44,8 @@ class Runtime:
 
     `chunk_tokens` bounds a chunk; `keep_tokens` the tokens whose graphs are kept from the first pass (None: one
     chunk's); `save_every`: steps between checkpoints, or minutes as in "10m" (None: only the last); `keep_last`
-    checkpoints stay; `threads` of torch (None: as it finds them).
+    checkpoints stay; `threads` of torch (None: as it finds them); `compile`: whether the decoder's layers are compiled
+    where texts are encoded to be scored.
     """
 
     chunk_tokens: int
@@ -53,6 +54,7 @@ class Runtime:
     keep_last: int = 1
     threads: int | None = None
     token_cache: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         every = self.save_every
