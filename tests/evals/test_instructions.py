@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from evals.instructions import TABLES, Instructions, read
+from evals.instructions import TABLES, Instructions, described, read
 
 
 def test_a_side_gets_what_the_table_says_and_documents_get_nothing_else() -> None:
     table = Instructions(name="t", tasks={"A": {"query": "find"}, "B": {"query": "", "document": "a passage"}})
     assert [table.of(task, side) for task in "AB" for side in ("query", "document")] == ["find", "", "", "a passage"]
-    assert table.described("A") == "find" and table.described("B") == " | document: a passage"
+    assert described(table.of("A", "query"), table.of("A", "document")) == "find"
+    assert described(table.of("B", "query"), table.of("B", "document")) == " | document: a passage"
 
 
 def test_an_unknown_task_is_an_error_and_not_an_empty_instruction() -> None:

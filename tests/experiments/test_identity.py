@@ -40,7 +40,9 @@ def changed(config: dict[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
 
 
 CONFIG = identify(compose(JOB)).config
+CHOICES = ("recipe", "revisions")  # what they choose counts, where it was put
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name", "keep", "parent_overrides")
+HOW += CHOICES
 SCIENCE = [
     leaf for leaf in leaves(CONFIG) if leaf[0] not in (*HOW, "parent", "teacher", "data") and leaf[-1] != "_target_"
 ]

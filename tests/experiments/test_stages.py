@@ -136,7 +136,7 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
     column = Column(
         key="sts", label="STS", suite="local_sts", task="LocalSts", metric="cosine_pearson", better="higher"
     )
-    made = Made(seed=0, run_id=run.run_id, identity=run.identity, command="", record=found)
+    made = Made(seed=0, run_id=run.run_id, command="", record=found)
     for step, value in ((None, by_step[4]), (1, by_step[1]), (3, by_step[3])):
         row = Row(key="ulme", label="ULME", experiment="t15_ulme", step=step)
         assert measure(made, row, column).value == value

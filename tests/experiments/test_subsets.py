@@ -16,7 +16,7 @@ def cell(column: Column, suite: str) -> float | None:
     row = definition.read(PAPER[0], "paper").rows[0]
     score = {"suite": suite, "task": column.task, "metric": column.metric, "value": 0.5, "unit": "fraction", "n": 3}
     place = {"subset": column.subset or "test", "readout": column.readout or row.readout or "none", "step": 9}
-    made = Made(seed=0, run_id="r", identity="r", command="", record={"step": 9, "scores": [score | place]})
+    made = Made(seed=0, run_id="r", command="", record={"step": 9, "scores": [score | place]})
     found = measure(made, row, column)
     return found and found.value
 

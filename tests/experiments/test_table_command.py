@@ -39,7 +39,8 @@ def test_a_table_without_its_runs_exits_with_one_shows_dashes_and_names_the_comm
     said = capsys.readouterr()
     assert "| -- [1] |" in said.out
     assert "- [1] no run" in said.out
-    assert "python -m experiments.run experiment=t15_contrastive scale=tiny logging.wandb=disabled seed=1" in said.err
+    command = "python -m experiments.run experiment=t15_contrastive scale=tiny optim.learning_rate=2e-4"
+    assert f"{command} logging.wandb=disabled seed=1" in said.err
     assert {path.name for path in (outputs / "tables").iterdir()} == {
         f"table-15.{ending}" for ending in ("md", "csv", "tex", "html", "json")
     }
