@@ -37,7 +37,7 @@ def installed(place: str | bytes) -> bool:
 
 def limit(seconds: float, memory: float) -> None:
     """Limits that the kernel keeps: processor time, memory (GiB), no written bytes, no new processes, no core files."""
-    limits = {"CPU": int(seconds) + 4, "AS": int(memory * 2**30), "FSIZE": 0, "NPROC": 0, "CORE": 0}
+    limits = {"CPU": int(seconds) + 2, "AS": int(memory * 2**30), "FSIZE": 0, "NPROC": 0, "CORE": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 

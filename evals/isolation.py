@@ -7,6 +7,7 @@ mistakes and plain misuse; it is no jail for an attacker, so run it on a machine
 """
 
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ from functools import cache
 from pathlib import Path
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child")
-GRACE = 2.0  # seconds beyond the limit for Python to start and to be stopped by the kernel
+PATIENCE = 6  # times its limit by the clock: how busy the machine is must not decide whether a program passes
+GRACE = 2.0  # seconds beyond that for Python to start
+STOPPED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)  # how its limit ends it
 
 CHILD = Path(__file__).with_name("isolated.py")
 
@@ -36,8 +39,8 @@ def described() -> str:
 def failure(program: str, *, seconds: float, memory: float, apart: bool | None = None) -> str:
     """Why the program failed, or "" where it ran to its end without an error.
 
-    `seconds` of time and `memory` in GiB are its limits. `apart`: whether it has namespaces of its own; None where the
-    system allows it.
+    `seconds` of processor time and `memory` in GiB are its limits. `apart`: whether it has namespaces of its own; None
+    where the system allows it.
     """
     apart = namespaces() if apart is None else apart
     token = secrets.token_hex(16)
@@ -57,11 +60,13 @@ def failure(program: str, *, seconds: float, memory: float, apart: bool | None =
     ):
         given = f"{token} {seconds} {memory}\n{program}".encode("utf-8", "replace")
         try:
-            said = process.communicate(given, timeout=seconds + GRACE)[0].decode("utf-8", "replace")
+            said = process.communicate(given, timeout=PATIENCE * seconds + GRACE)[0].decode("utf-8", "replace")
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             return f"no end within {seconds:g} s"
     if said == token:
         return ""
+    if process.returncode in STOPPED:
+        return f"no end within {seconds:g} s"
     return said or f"ended by signal or exit {process.returncode} before its end"
