@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.bench import losses, measure
-from experiments.bench.cuda import plan, shapes
+from experiments.bench.cuda import encoding, plan, shapes
 from experiments.bench.cuda.shapes import Shape
 from experiments.bench.shown import plot, table
 from experiments.errors import UsageError
@@ -41,10 +41,14 @@ def test_ways_alternate_and_the_fastest_setting_of_the_peer_is_the_peer():
 
         return run
 
-    peers = {"slow": spends("slow", 0.03), "quick": spends("quick", 0.02)}
+    peers = {"slow": spends("slow", 0.024), "quick": spends("quick", 0.02)}
     line = measure.compared("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
     assert calls == ["ours", "slow", "quick"] * 2
     assert line.peer == "quick" and line.ratio > 1.2 and line.reached and "slow:" in line.note
+    calls.clear()
+    peers["slow"] = spends("slow", 0.06)
+    line = measure.compared("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
+    assert calls == ["ours", "slow", "quick", "ours", "quick"] and line.peer == "quick" and "slow: 0.06" in line.note
     assert measure.compared("work", peers["slow"], peers, parity="", repeats=1, goal=9.0).reached is False
 
 
@@ -72,6 +76,7 @@ TINY = Shape(
 
 def test_every_line_of_the_gpu_plan_runs_at_a_tiny_shape(monkeypatch):
     monkeypatch.setitem(shapes.SETS, "long", (60, 0.4))
+    monkeypatch.setattr(encoding, "BATCHES", (32,))
     given = [TINY, replace(TINY, name="8B", tied=False, plain=False)]
     found = list(plan.plan(torch.device("cpu"), torch.float32, given, 1))
     names = " ".join(line.what for line in found)

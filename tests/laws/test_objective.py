@@ -1,5 +1,6 @@
 """The objective is defined on the global batch: cutting it into chunks changes memory, never the gradient."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unified_lm.test_slots import ulme
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.generative import Generative
 from unified_lm.packing import IGNORED, collate, pack
+from unified_lm.training import objective
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import Randomness, Reader, accumulate
 
@@ -107,6 +109,23 @@ def test_with_dropout_two_passes_and_kept_graphs_are_bit_equal_and_dropout_is_ac
     assert torch.equal(kept, again)
     _, other, _ = run(model, method, rows, 60, step=1)
     assert apart(other, kept) > 1e-3
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ["contrastive", "generative", "ulme"])
+def test_rows_of_the_embedding_are_added_to_the_gradient_that_a_dense_backward_gives(name, tied, monkeypatch):
+    model, looked_up = fitting(METHODS[name], double=True, tied=tied), []
+    embedding = model.backbone.get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda module, *_: looked_up.append(module.sparse))
+    for budget in (10**6, 60):
+        _, found, _ = run(model, METHODS[name], mixed_rows(), budget)
+        assert embedding.weight.grad.layout is torch.strided and not embedding.sparse
+        with monkeypatch.context() as patch:
+            patch.setattr(objective, "rowwise", lambda embedding, on: nullcontext())
+            _, dense, _ = run(model, METHODS[name], mixed_rows(), budget)
+        assert apart(found, dense) <= 1e-12
+    hook.remove()
+    assert set(looked_up) == {True, False}
 
 
 def test_the_token_loss_is_a_mean_over_the_global_count_of_labels():

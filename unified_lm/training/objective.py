@@ -20,6 +20,7 @@ from unified_lm.methods.base import Method, Reading, Vectors, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
 from unified_lm.training.distributed import Ranks, is_filler
+from unified_lm.training.rowwise import keep_dense, rowwise
 
 Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
 
@@ -38,10 +39,15 @@ class Reader(nn.Module):
         self.method = method
         self.anchored = anchored
 
+    @property
+    def embedding(self) -> nn.Module:
+        return self.model.backbone.get_input_embeddings()
+
     def forward(self, batch: PackedBatch, tokens: bool = True) -> Reading:
-        states = self.model.states(batch)
         filler = is_filler(batch)
-        reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
+        with rowwise(self.embedding, on=not self.anchored):
+            states = self.model.states(batch)
+            reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
         if not self.anchored:
             return reading
         if filler and getattr(self.method, "second_forward", False):
@@ -133,6 +139,7 @@ def accumulate(
                 reading = reader(chunk, tokens=True)
             on_backward(reader, n == len(chunks) - 1)
             backward(reading, feed, weights, totals)
+            keep_dense(reader.embedding)
         except torch.OutOfMemoryError as error:
             if ranks.lockstep:
                 raise TooLarge(len(chunk)) from error
