@@ -90,8 +90,8 @@ def sdpa(
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        out.append(result.transpose(0, 1).flatten(1, 2))
-    return (out[0] if len(out) == 1 else torch.cat(out, dim=1))[None]
+        out.append(result.transpose(1, 2).flatten(0, 1))  # a token's heads side by side, as sdpa leaves them
+    return (out[0] if len(out) == 1 else torch.cat(out)).transpose(0, 1)[None]
 
 
 def shape(bound: Bound) -> tuple[int, str, int, int]:
