@@ -38,7 +38,8 @@ def job(tmp_path: Path) -> list[str]:
 
 def started(arguments: list[str], folder: Path) -> subprocess.Popen:
     environment = os.environ | {"UNIFIED_LM_OUTPUTS": str(folder)}
-    return subprocess.Popen([sys.executable, "-m", "experiments.run", *arguments], cwd=ROOT, env=environment)
+    command = [sys.executable, "-m", "experiments.run", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def weights(run: Run) -> torch.Tensor:
@@ -64,9 +65,13 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
             while not list(several.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
                 time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
-            assert process.wait() == 75
+            said = [line for line in process.communicate()[1].splitlines() if line and not line.startswith("train ")]
+            assert process.returncode == 75
+            assert said == [f"stopped: {run.run_id}: the same command continues it"]
+            assert record.read(several.folder)["status"] == "stopped"
             process = started([*job, f"launch={launch}"], folder)
-        assert process.wait() == 0
+        process.communicate()
+        assert process.returncode == 0
         found = record.read(several.folder)
         assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
         assert [row["step"] for row in record.history(several.folder)] == list(range(1, 41))
@@ -76,22 +81,6 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
 
 
 PLAIN = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
-
-
-def test_a_request_to_stop_several_processes_is_one_line(outputs: Path) -> None:
-    long = ["launch=local_2", "runtime.chunk_tokens=64", "optim.steps=5000", "runtime.save_every=5"]
-    run = identify(compose([*PLAIN, *long]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.run", *PLAIN, *long], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 200
-    while not list(run.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said = [line for line in process.communicate(timeout=100)[1].splitlines() if not line.startswith("train ")]
-    assert process.returncode == 75
-    assert said == [f"stopped: {run.run_id}: the same command continues it"]
-    assert record.read(run.folder)["status"] == "stopped"
 
 
 def test_several_processes_that_fail_say_why_and_nothing_of_torchruns_insides(outputs: Path) -> None:
