@@ -2,8 +2,10 @@
 runs it, and writes the token where it came to its end, else what stopped it."""
 
 import io
+import math
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -14,6 +16,9 @@ REFUSED = (
     *("os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.chdir", "os.putenv", "os.utime"),
 )
 """Beginnings of the audit events that end a program."""
+
+OUT_OF_TIME = 124
+"""The exit code of a program that used up its processor time."""
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 READABLE = tuple(os.path.realpath(at) + os.sep for at in (sys.prefix, sys.base_prefix, os.path.dirname(io.__file__)))
@@ -36,9 +41,14 @@ def installed(place: str | bytes) -> bool:
 
 
 def limit(seconds: float, memory: float) -> None:
-    """Limits that the kernel keeps: processor time, memory (GiB), no written bytes, no new processes, no core files."""
-    limits = {"CPU": int(seconds) + 2, "AS": int(memory * 2**30), "FSIZE": 0, "NPROC": 0, "CORE": 0}
-    for name, most in limits.items():
+    """Limits that the kernel keeps: processor time, memory (GiB), no written bytes, no new processes, no core files.
+
+    At the end of its time the program is told to leave, and one second later it is killed.
+    """
+    signal.signal(signal.SIGXCPU, lambda *_: os._exit(OUT_OF_TIME))
+    most = math.ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
+    for name, most in {"AS": int(memory * 2**30), "FSIZE": 0, "NPROC": 0, "CORE": 0}.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 

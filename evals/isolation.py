@@ -14,10 +14,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from evals.isolated import OUT_OF_TIME
+
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child")
 PATIENCE = 6  # times its limit by the clock: how busy the machine is must not decide whether a program passes
 GRACE = 2.0  # seconds beyond that for Python to start
-STOPPED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)  # how its limit ends it
+STOPPED = (OUT_OF_TIME, -signal.SIGKILL, 128 + signal.SIGKILL)  # how its limit ends it
 
 CHILD = Path(__file__).with_name("isolated.py")
 

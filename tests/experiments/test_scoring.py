@@ -20,7 +20,7 @@ from tests.evals.mirrors import beir, cups, of, publish, similarity, sums
 from unified_lm.backbones import Tiny
 
 LENGTH = 32  # tokens of every document
-DOCUMENTS = 12_000
+DOCUMENTS = 6_000
 
 
 @pytest.fixture
