@@ -158,12 +158,14 @@ def followed(suite: Any) -> Any:
     return found | {key: table(suite[key]) for key in ("instructions",) if suite.get(key)}
 
 
-def table(name: str) -> Any:
-    """The instructions of a table; its name where there is none, which is refused where it is used."""
+def table(named: str | Mapping[str, Any]) -> Any:
+    """The instructions of a table, given by its name or by what reads it; as given where there is none, which is
+    refused where it is used."""
+    name = named["table"] if isinstance(named, Mapping) else named
     try:
         return {task: dict(sides) for task, sides in instructions.read(name).tasks.items()}
     except ValueError:
-        return name
+        return named
 
 
 def state(place: Path) -> list[list[Any]]:

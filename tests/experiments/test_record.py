@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments import record
-from experiments.compose import compose
+from experiments.check_data import NEEDS_A_VALUE
+from experiments.compose import compose, options
 from experiments.errors import UsageError
 from experiments.files import write, write_json
 from experiments.identity import Run, identify
@@ -167,3 +168,10 @@ def test_a_record_from_before_makers_were_kept_has_its_commits_code(monkeypatch:
     assert changed[0]["code"] is None  # what the files held is not known
     assert record.makers(old | {"git": None})[0]["commit"] is None
     assert record.makers(old | {"hardware": None}) == []  # no worker has begun
+
+
+@pytest.mark.parametrize("name", [name for name in options("evals") if name not in NEEDS_A_VALUE])
+def test_every_suite_can_be_asked_for_and_another_checkpoint_is_asked_anew(name: str) -> None:
+    config = identify(compose(["experiment=t15_ulme", "scale=none", f"evals=[{name}]"])).config
+    first, other = (record.asked(config, digest) for digest in ("a", "b"))
+    assert all(first[suite] != other[suite] for suite in config["evals"])
