@@ -47,35 +47,37 @@ def weights(run: Run) -> torch.Tensor:
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
 
 
-def test_a_sharded_run_that_is_stopped_and_continued_is_the_run_of_one_process(
+def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_interrupted(
     here: None, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = identify(compose(job))
     assert ensure(run) == 0
     entry = record.read(run.folder)
     alone = weights(run)
-    folder, arguments = tmp_path / "two", [*job, "launch=fsdp_2"]
-    monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(folder))
-    sharded = identify(compose(arguments))
-    assert sharded.run_id == run.run_id
-    process = started(arguments, folder)
-    deadline = time.monotonic() + 300
-    while not list(sharded.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    said = [line for line in process.communicate()[1].splitlines() if line and not line.startswith("train ")]
-    assert process.returncode == 75
-    assert said == [f"stopped: {run.run_id}: the same command continues it"]
-    assert record.read(sharded.folder)["status"] == "stopped"
-    process = started(arguments, folder)
-    process.communicate()
-    assert process.returncode == 0
-    found = record.read(sharded.folder)
-    assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
-    assert [row["step"] for row in record.history(sharded.folder)] == list(range(1, 41))
-    assert apart(weights(sharded), alone) <= 1e-5
-    values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
-    assert values[0] == pytest.approx(values[1], abs=1e-4)
+    for launch in ("local_2", "fsdp_2"):
+        folder, arguments = tmp_path / launch, [*job, f"launch={launch}"]
+        monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(folder))
+        several = identify(compose(arguments))
+        assert several.run_id == run.run_id
+        process = started(arguments, folder)
+        if launch == "fsdp_2":
+            deadline = time.monotonic() + 300
+            while not list(several.folder.glob("checkpoint/step-*")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            said = [line for line in process.communicate()[1].splitlines() if line and not line.startswith("train ")]
+            assert process.returncode == 75
+            assert said == [f"stopped: {run.run_id}: the same command continues it"]
+            assert record.read(several.folder)["status"] == "stopped"
+            process = started(arguments, folder)
+        process.communicate()
+        assert process.returncode == 0
+        found = record.read(several.folder)
+        assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
+        assert [row["step"] for row in record.history(several.folder)] == list(range(1, 41))
+        assert apart(weights(several), alone) <= 1e-5
+        values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
+        assert values[0] == pytest.approx(values[1], abs=1e-4)
 
 
 PLAIN = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]

@@ -24,22 +24,23 @@ def swept(*overrides: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -> None:
-    done = swept("optim.learning_rate=-1,1e-4")
+    done = swept("optim.learning_rate=-1,1e-4", "seed=0,1")
     assert done.returncode == 1
     said = done.stdout
-    assert "1 of 2 jobs done, 1 failed" in said
-    assert said.count("failed: ") == 1, said
+    assert "2 of 4 jobs done, 2 failed" in said
+    assert said.count("failed: ") == 2, said
     for rate, status in (("-1", "failed"), ("1e-4", "finished")):
-        run = identify(compose([*JOB, f"optim.learning_rate={rate}"]))
-        assert record.read(run.folder)["status"] == status
-        log = (run.folder / "worker.log").read_text(encoding="utf-8")
-        assert ("Traceback" in log) == (status == "failed")
+        for seed in (0, 1):
+            run = identify(compose([*JOB, f"optim.learning_rate={rate}", f"seed={seed}"]))
+            assert record.read(run.folder)["status"] == status
+            log = (run.folder / "worker.log").read_text(encoding="utf-8")
+            assert ("Traceback" in log) == (status == "failed")
     assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}
 
 
 def test_a_sweep_in_which_all_is_well_exits_with_zero() -> None:
-    done = swept("seed=range(1)")
-    assert done.returncode == 0 and "1 of 1 jobs done, 0 failed" in done.stdout
+    done = swept("seed=range(2)")
+    assert done.returncode == 0 and "2 of 2 jobs done, 0 failed" in done.stdout
 
 
 def test_a_mistake_stops_a_sweep_before_any_work(outputs: Path) -> None:

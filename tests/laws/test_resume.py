@@ -34,7 +34,7 @@ def whole(tmp_path_factory) -> list[dict]:
     return finish(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGUSR1, 2)])
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGTERM, 8), (signal.SIGUSR1, 2)])
 def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, number, at):
     process = start(tmp_path, pause=0.2)
     for line in process.stdout:
