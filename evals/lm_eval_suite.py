@@ -21,7 +21,7 @@ from evals.lm_tasks import LmTask, config_digest
 from evals.means import Mean, with_means
 from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
-from evals.score import PROTOCOLS, SUBSET, Progress, Score, Subject, Unread, Unscored, reading
+from evals.score import PROTOCOLS, Progress, Score, Subject, Unread, Unscored, reading, subset_of
 from evals.store import Store
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class LmEvalSuite:
         split = config.get("test_split") or config.get("validation_split")
         values = reported(entry, results["results"][entry.name], split) + rates(model, split)
         documents = results["n-samples"][entry.name]["effective"]
-        whole = entry.rows in (None, documents) or self.name.endswith(SUBSET)
-        suite = self.name if whole else self.name + SUBSET
+        suite = self.name if entry.rows in (None, documents) else subset_of(self.name)
         return [
             self._scored(suite, entry, revision, subject, metric, value, subset, n or documents)
             for metric, subset, value, n in values

@@ -20,9 +20,9 @@ from evals.instructions import Instructions, described
 from evals.means import Mean, with_means
 from evals.mirror import read_afresh
 from evals.random_state import random_state_kept
-from evals.score import PROTOCOLS, Embedder, Progress, Score, Subject, Unread, Unscored, key, reading
+from evals.score import PROTOCOLS, Embedder, Progress, Score, Subject, Unread, Unscored, key, reading, subset_of
 from evals.store import Store
-from evals.tasks import TaskSource, load, sizes
+from evals.tasks import HubTask, TaskSource, differing, load, sizes
 from evals.vectors import kept
 
 LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
@@ -40,7 +40,8 @@ class MtebSuite:
 
     `means` are averages over the tasks, given only where all their members are. `remember` keeps the vectors of all
     texts on disk until the suite is scored, not only those of the task at hand: for small suites whose tasks share
-    texts. `similarity` ranks in place of the one that the subject declares.
+    texts. `similarity` ranks in place of the one that the subject declares. A task that finds in a mirror other than
+    the numbers of rows that mteb publishes is scored under the name of a subset.
     """
 
     name: str
@@ -129,6 +130,7 @@ class MtebSuite:
             with reading(task.metadata.dataset["path"]):
                 load(task)
                 counts = sizes(task)
+            part = isinstance(source, HubTask) and source.mirror and differing(task)
             model = self._model(resumed, key(**identity))
             result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
             task.unload_data()
@@ -137,6 +139,8 @@ class MtebSuite:
                 store.skip(task.metadata.name, identity, why)
                 return []
             scores = self._scores(task, subject, result.scores, counts)
+            if part:
+                scores = [replace(score, suite=subset_of(self.name)) for score in scores]
             store.save(task.metadata.name, identity, scores)
         return scores
 

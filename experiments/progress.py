@@ -1,12 +1,15 @@
 """Bars for a person at a terminal, a line now and then for a log."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 LOG_SECONDS = 15.0
+PROGRESS = re.compile(r"\S.* \d+/\d+ \|.*|score .*")  # a line of `bar` or of `scoring`
 
 
 def bar(total: int, label: str, *, done: int = 0) -> tqdm:
@@ -42,3 +45,20 @@ def scoring(suite: str) -> Callable[[str, int, int], None]:
         print(f"score {suite}: task {number} of {count}, {task}", file=sys.stderr, flush=True)
 
     return begin
+
+
+class Follower:
+    """How far a worker is, by the log that its bars go to. What the log holds already is not news."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.read = log.stat().st_size if log.exists() else 0
+
+    def news(self) -> str | None:
+        """The last line of progress since the last call."""
+        with self.log.open("rb") as file:
+            file.seek(self.read)
+            told = file.read()
+        self.read += len(told)
+        lines = re.split(r"[\r\n]+", told.decode("utf-8", errors="replace"))
+        return next((line for line in reversed(lines) if PROGRESS.fullmatch(line)), None)

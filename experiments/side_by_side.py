@@ -15,6 +15,7 @@ from experiments.errors import USAGE, UsageError, first_line
 from experiments.execute import STOPS, begun, ended, environment, worker
 from experiments.identity import Run
 from experiments.places import shown
+from experiments.progress import Follower
 from unified_lm.training.watch import REQUEUE
 
 SECONDS = 0.2  # between two looks at the workers
@@ -35,20 +36,21 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run at work; `hold` keeps other commands off it."""
+    """A run at work; `hold` keeps other commands off it, `log` tells how far it is."""
 
     run: Run
     place: Place
     process: subprocess.Popen
     hold: ExitStack
+    log: Follower
     began: float
 
 
 class Crew:
     """Makes runs and the older ones that they need, as many at a time as there are places.
 
-    A line tells each start and each end; what a worker says goes to its worker.log. A run that fails stops none but
-    those that start from it.
+    Lines tell each start, how far it is, and each end; all that a worker says goes to its worker.log. A run that fails
+    stops none but those that start from it.
     """
 
     def __init__(self, runs: Sequence[Run], jobs: int) -> None:
@@ -81,8 +83,12 @@ class Crew:
         return self.codes
 
     def collect(self) -> None:
-        """Take note of the workers that ended."""
-        for job in [job for job in self.working if job.process.poll() is not None]:
+        """Tell how far the workers are, and take note of those that ended."""
+        over = [job for job in self.working if job.process.poll() is not None]
+        for job in self.working:
+            if (line := job.log.news()) is not None:
+                print(f"{self.labels[id(job.run)]}: {line}", flush=True)
+        for job in over:
             code, _ = ended(job.run.folder, job.process.returncode, asked=self.asked is not None)
             job.hold.close()
             self.working.remove(job)
@@ -126,7 +132,8 @@ class Crew:
             hold.close()
             return self.note(run, 0, "already there")
         place = self.free.pop(0)
-        with (run.folder / "worker.log").open("a", encoding="utf-8") as log:
+        told = Follower(run.folder / "worker.log")
+        with told.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 worker(run.folder, run.config),
                 env=place.environment(run),
@@ -135,8 +142,8 @@ class Crew:
                 stderr=log,
                 start_new_session=True,
             )
-        self.working.append(Job(run=run, place=place, process=process, hold=hold, began=time.monotonic()))
-        print(f"{self.labels[id(run)]} started, see {shown(run.folder / 'worker.log')}", flush=True)
+        self.working.append(Job(run=run, place=place, process=process, hold=hold, log=told, began=time.monotonic()))
+        print(f"{self.labels[id(run)]} started, see {shown(told.log)}", flush=True)
 
     def note(self, run: Run, code: int, words: str) -> None:
         self.codes[run.run_id] = self.codes.get(run.run_id) or code

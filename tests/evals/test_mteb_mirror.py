@@ -11,7 +11,7 @@ import pytest
 from evals.instructions import Instructions
 from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
-from evals.tasks import HubTask
+from evals.tasks import HubTask, published
 from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
 from tests.evals.mirrors import beir, of, publish, revision, similarity
 
@@ -51,6 +51,17 @@ def test_real_tasks_run_from_a_mirror_and_name_its_content_as_their_revision(sco
     assert (sts.metric, sts.n, scifact.metric, scifact.n) == ("cosine_spearman", 4, "ndcg_at_10", 3)
     assert scifact.value == pytest.approx(1.0) and sts.value > 0.7
     assert all(found.revision.startswith("mirror:") for found in (sts, scifact))
+
+
+@pytest.mark.parametrize(("lacking", "suite"), [(0, "mirrored"), (1, "mirrored (subset)")])
+def test_a_mirror_with_other_than_the_published_rows_is_scored_as_a_subset(
+    score: Callable, mirror: Path, lacking: int, suite: str
+) -> None:
+    (rows,) = similarity().values()
+    (count,) = published(mteb.get_task(STS)).values()
+    publish(mirror, of(STS), {("default", "test"): [rows[i % len(rows)] for i in range(count - lacking)]})
+    (found,) = score(STS)
+    assert (found.suite, found.n) == (suite, count - lacking)
 
 
 def test_classification_and_many_splits_run_from_a_mirror(score: Callable, mirror: Path) -> None:

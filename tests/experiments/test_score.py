@@ -37,7 +37,7 @@ def test_any_task_of_a_library_is_scored_on_any_model_and_written_down(
     printed = capsys.readouterr().out
     (written,) = (tmp_path / "outputs" / "scores").glob("*/scores.json")
     (found,) = json.loads(written.read_text())
-    assert (found["suite"], found["task"], found["n"]) == ("mteb", "STSBenchmark", 4)
+    assert (found["suite"], found["task"], found["n"]) == ("mteb (subset)", "STSBenchmark", 4)
     assert found["revision"].startswith("mirror:") and found["prompt"] == "Retrieve semantically similar text."
     assert f"{found['value']:.4f}" in printed and str(written.parent.name) in printed
 

@@ -29,21 +29,23 @@ def entry_of(run: Run) -> dict:
     return entry
 
 
-def test_runs_work_at_once_in_their_share_of_the_cores_and_each_keeps_its_words(
+def test_runs_work_at_once_in_their_share_of_the_cores_and_each_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     runs = [a_run(f"seed={seed}") for seed in (0, 1)]
     assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
     said = capfd.readouterr()
-    first, second, *ends = said.out.splitlines()
+    first, second, *later = said.out.splitlines()
     assert first.startswith(f"[1/2] {runs[0].run_id} started")
     assert second.startswith(f"[2/2] {runs[1].run_id} started")
-    assert sorted(line.rpartition(" after ")[0] for line in ends) == [
+    assert sorted(line.rpartition(" after ")[0] for line in later if " after " in line) == [
         f"[{number}/2] {run.run_id} done" for number, run in enumerate(runs, start=1)
     ]
     assert said.err == ""
-    for run in runs:
+    for number, run in enumerate(runs, start=1):
+        progress = [line for line in later if line.startswith(f"[{number}/2] {run.run_id}: ")]
+        assert "train 3/3" in progress[-1]
         assert entry_of(run)["threads"] == max(1, available() // 2)
         assert "train 3/3" in (run.folder / "worker.log").read_text(encoding="utf-8")
     assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
