@@ -1,10 +1,12 @@
 """Session-wide ground: offline, on a CPU, writing nothing outside a temporary folder and the cache directory."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
 
+gc.disable()  # until the tests are collected: of what is made on the way there nothing is garbage
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # before torch: spinning threads starve every other process of this machine
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
@@ -20,6 +22,13 @@ from pathlib import Path  # noqa: E402
 import pytest  # noqa: E402
 
 from unified_lm.backbones import Loaded, SmolLM2, Tiny  # noqa: E402
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays; a search for garbage need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

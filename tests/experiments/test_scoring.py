@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import record
+from experiments import record, score
 from experiments.places import ROOT
 from tests.evals.mirrors import beir, cups, of, publish, similarity, sums
 from unified_lm.backbones import Tiny
 
-LENGTH = 32  # tokens of every document
+LENGTH = 16  # tokens of every document
 DOCUMENTS = 6_000
 
 
@@ -51,8 +51,19 @@ def ran(arguments: list[str], outputs: Path) -> tuple[dict[str, Any], str]:
     """The record that a command leaves in an outputs folder, and what it said."""
     done = subprocess.run(arguments, cwd=ROOT, env=environment(outputs), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
+    return entry_in(outputs), done.stderr
+
+
+def ran_here(arguments: list[str], outputs: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The record that the same command leaves when its worker is this process."""
+    monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(outputs))
+    assert score.main(arguments[3:]) == 0
+    return entry_in(outputs)
+
+
+def entry_in(outputs: Path) -> dict[str, Any]:
     (folder,) = (outputs / "runs").iterdir()
-    return record.read(folder), done.stderr
+    return record.read(folder)
 
 
 def environment(outputs: Path) -> Mapping[str, str]:
@@ -79,7 +90,9 @@ def kept(outputs: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_scoring_killed_within_a_corpus_computes_only_what_lacks(mirror: Path, model: Path, tmp_path: Path) -> None:
+def test_a_scoring_killed_within_a_corpus_computes_only_what_lacks(
+    here: None, mirror: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large(mirror)
     outputs = tmp_path / "killed"
     tasks = ["evals=mteb", "tasks=[STSBenchmark,SciFact]", f"lengths.document={LENGTH}"]
@@ -97,8 +110,8 @@ def test_a_scoring_killed_within_a_corpus_computes_only_what_lacks(mirror: Path,
     (worker_log,) = outputs.glob("runs/*/worker.log")
     worker_log.write_text("")
 
-    entry, _ = ran(command(model, mirror, *tasks), outputs)
-    straight, _ = ran(command(model, mirror, *tasks), tmp_path / "straight")
+    entry = ran_here(command(model, mirror, *tasks), outputs, monkeypatch)
+    straight = ran_here(command(model, mirror, *tasks), tmp_path / "straight", monkeypatch)
     (straight_log,) = (tmp_path / "straight").glob("runs/*/worker.log")
     assert entry["scores"] == [{**score, "value": pytest.approx(score["value"])} for score in straight["scores"]]
     assert finished.stat().st_mtime_ns == written
@@ -109,10 +122,12 @@ def test_a_scoring_killed_within_a_corpus_computes_only_what_lacks(mirror: Path,
     assert abs(saved - LENGTH * stored) <= pairs_and_questions
 
 
-def test_two_ranks_score_what_one_does_and_each_does_a_part(mirror: Path, model: Path, tmp_path: Path) -> None:
+def test_two_ranks_score_what_one_does_and_each_does_a_part(
+    here: None, mirror: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suites = ["evals=[mteb,lm_eval]", "evals.mteb.tasks=[STSBenchmark,SciFact]"]
     suites += ["evals.lm_eval.tasks=[gsm8k,winogrande]", "evals.lm_eval.budget=3", "evals.lm_eval.shots=2"]
-    alone, _ = ran(command(model, mirror, *suites), tmp_path / "one")
+    alone = ran_here(command(model, mirror, *suites), tmp_path / "one", monkeypatch)
     shared, said = ran(command(model, mirror, *suites, "launch=local_2"), tmp_path / "two")
     assert len(alone["scores"]) > 4 and shared["scores"] == alone["scores"]
     assert (shared["digest"], shared["suites"]) == (alone["digest"], alone["suites"])

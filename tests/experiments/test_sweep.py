@@ -1,5 +1,6 @@
 """A sweep: every job runs, the failed ones are told, and each leaves its own log."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +18,26 @@ ROOT = Path(__file__).parents[2]
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
 
-def swept(*overrides: str) -> subprocess.CompletedProcess[str]:
-    """A sweep in a process of its own, with real workers: Hydra takes over a process's logging and streams."""
-    command = [sys.executable, "-m", "experiments.run", "-m", *JOB, *overrides]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+IN_ONE_PROCESS = """
+import sys
+from experiments import execute, run, worker
+execute.work = lambda folder, config: worker.main(folder)
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+def swept(*overrides: str, workers: bool = True) -> subprocess.CompletedProcess[str]:
+    """A sweep in a process of its own, since Hydra takes over a process's logging and streams; without `workers` the
+    jobs run in that one, and torch is imported once."""
+    begin = ["-m", "experiments.run"] if workers else ["-c", IN_ONE_PROCESS]
+    command = [sys.executable, *begin, "-m", *JOB, *overrides]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -> None:
-    done = swept("optim.learning_rate=-1,1e-4", "seed=0,1")
-    assert done.returncode == 1
+    done = swept("optim.learning_rate=-1,1e-4", "seed=0,1", workers=False)
+    assert done.returncode == 1, done.stderr
     said = done.stdout
     assert "2 of 4 jobs done, 2 failed" in said
     assert said.count("failed: ") == 2, said

@@ -1,9 +1,8 @@
-"""Run by torchrun: gradients and trained weights of many cases on this many ranks, written to one file.
+"""Run on every rank: gradients and trained weights of many cases on this many ranks, written to one file.
 
-`python -m tests.laws.ranks_worker OUT.pt` alone is the reference; under torchrun each rank computes its share.
+On one rank it is the reference; of several each computes its share.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,6 +130,7 @@ def trained_weights(folder: Path, launch: Launch, **changes) -> torch.Tensor:
 
 
 def main(out: Path) -> None:
+    torch.set_num_threads(1)
     with process_group():
         found = {}
         for sharding in ("replicated", "fsdp") if dist.is_initialized() else ("replicated",):
@@ -153,8 +153,3 @@ def main(out: Path) -> None:
                 found["fsdp: bf16 reduction"] = trained_weights(out.parent / f"{out.stem}-bf16", half)
         if not dist.is_initialized() or dist.get_rank() == 0:
             torch.save(found, out)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]))

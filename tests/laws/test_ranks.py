@@ -1,30 +1,23 @@
 """The gradient is that of the global batch for every number of processes, replicated or sharded (real gloo ranks)."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.laws import ranks_worker
 from tests.laws.ranks_worker import CASES
 from tests.models import apart
+from tests.processes import ranks
 from unified_lm.packing import Sequence, collate
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.sharding import Launch
 
-ROOT = Path(__file__).parents[2]
 WORLDS = (2, 4)
 
 
 def launch(out: Path, processes: int) -> dict[str, torch.Tensor]:
-    command = [sys.executable, "-m"]
-    if processes > 1:
-        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    done = subprocess.run(
-        [*command, "tests.laws.ranks_worker", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert ranks(ranks_worker.main, processes, out) == [0] * processes
     return torch.load(out, weights_only=True)
 
 

@@ -1,30 +1,25 @@
 """Nothing is lost: a training process that is killed continues, and ends in the same bits (real processes)."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.laws import train_script
 from tests.laws.ranks_worker import OPTIM
 from tests.models import unified
+from tests.processes import Talking
 from unified_lm.training import checkpoint
 from unified_lm.training.watch import REQUEUE
 
-ROOT = Path(__file__).parents[2]
 
-
-def start(folder: Path, pause: float = 0.0) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.laws.train_script", str(folder), str(pause)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def start(folder: Path, pause: float = 0.0) -> Talking:
+    return Talking(train_script.main, folder, pause)
 
 
 def finish(folder: Path) -> list[dict]:
     process = start(folder)
-    lines = [json.loads(line) for line in process.stdout]
+    lines = list(process)
     assert process.wait() == 0
     return lines
 
@@ -37,9 +32,9 @@ def whole(tmp_path_factory) -> list[dict]:
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGKILL, 5), (signal.SIGTERM, 8), (signal.SIGUSR1, 2)])
 def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, number, at):
     process = start(tmp_path, pause=0.2)
-    for line in process.stdout:
-        if json.loads(line).get("step") == at:
-            os.kill(process.pid, number)
+    for line in process:
+        if line.get("step") == at:
+            process.send_signal(number)
     code = process.wait()
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else REQUEUE)
     rest = finish(tmp_path)
@@ -51,9 +46,9 @@ def test_a_killed_run_continues_and_ends_in_the_same_bits(tmp_path, whole, numbe
 
 def test_a_truncated_checkpoint_is_named_and_the_run_continues_from_the_one_before(tmp_path, whole):
     process = start(tmp_path, pause=0.2)
-    for line in process.stdout:
-        if json.loads(line).get("step") == 10:
-            process.kill()
+    for line in process:
+        if line.get("step") == 10:
+            process.send_signal(signal.SIGKILL)
     process.wait()
     newest = checkpoint.steps(tmp_path)[-1]
     assert newest.name == "step-9"

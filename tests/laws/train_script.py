@@ -1,12 +1,9 @@
-"""A real training process for the kill-and-resume laws: `python -m tests.laws.train_script FOLDER [PAUSE]`.
+"""What a training process of the kill-and-resume laws does."""
 
-Prints a line a step; PAUSE seconds are slept in each, so that a test can kill it at any of them.
-"""
-
-import json
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,14 +15,15 @@ from unified_lm.training.loop import Runtime, train
 from unified_lm.training.watch import REQUEUE, Preempted
 
 
-def main(folder: Path, pause: float) -> int:
+def main(folder: Path, pause: float, say: Callable[[dict[str, Any]], None]) -> int:
+    """Says each step, and sleeps `pause` seconds in it, so that a test can kill the process at any of them."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = unified(slots=4, dropout=0.1)
     Lora(r=4, alpha=8, dropout=0.1, targets=("ffn", "attention")).apply(model)
 
     def on_log(entry: dict) -> None:
-        print(json.dumps({"step": entry["step"], "loss": entry["loss"]}), flush=True)
+        say({"step": entry["step"], "loss": entry["loss"]})
         time.sleep(pause)
 
     try:
@@ -40,13 +38,9 @@ def main(folder: Path, pause: float) -> int:
             folder=folder,
             identity="killed",
             on_log=on_log,
-            complain=lambda text: print(json.dumps({"said": text}), flush=True),
+            complain=lambda text: say({"said": text}),
         )
     except Preempted:
         return REQUEUE
-    print(json.dumps({"digest": result.digest}), flush=True)
+    say({"digest": result.digest})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0))
