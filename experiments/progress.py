@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 LOG_SECONDS = 15.0
-PROGRESS = re.compile(r"\S.* \d+/\d+ \|.*|score .*")  # a line of `bar` or of `scoring`
+PROGRESS = re.compile(r"\S.* \d+/\d+ \|.*|\S[^|]*: +\d+%\|.*|score .*")  # a line of `bar`, of tqdm's own, of `scoring`
 
 
 def bar(total: int, label: str, *, done: int = 0) -> tqdm:

@@ -193,7 +193,9 @@ def extract(packages: Sequence[str]) -> list[DocumentedObject]:
     chunks = [files[start : start + FILES_A_PROCESS] for start in range(0, len(files), FILES_A_PROCESS)]
     processes = min(PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else PROCESSES)
     label = f"reading the documentation of {', '.join(packages)}"
-    with ThreadPoolExecutor(processes) as pool, tqdm(total=len(files), unit="file", desc=label) as progress:
+    often = 0.5 if sys.stderr.isatty() else 5.0  # seconds; a log wants fewer lines than a terminal
+    bar = tqdm(total=len(files), unit="file", desc=label, mininterval=often)
+    with ThreadPoolExecutor(processes) as pool, bar as progress:
         found: list[DocumentedObject] = []
         for chunk, objects in zip(chunks, pool.map(_extract_in_child, chunks), strict=True):
             found += objects
