@@ -1,0 +1,57 @@
+"""What the columns of the papers' tables ask for is what their suites give."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from evals.lm_eval_suite import LmEvalSuite, reported
+from evals.means import METRIC
+from experiments.build import build
+from experiments.compose import compose
+from experiments.tables import definition
+from experiments.tables.fill import Made, measure
+
+PAPER = [number for number in definition.numbers() if number != 15]
+
+
+@cache
+def settings(suite: str) -> Mapping[str, Any]:
+    return compose([f"evals=[{suite}]", "scale=none"]).resolved["evals"][suite]
+
+
+@cache
+def given(suite: str) -> tuple[tuple[str, str, str], ...]:
+    """(task, metric, subset) of the scores of a suite; tasks of mteb's on their only split."""
+    return tuple(places(suite))
+
+
+def places(suite: str) -> Iterator[tuple[str, str, str]]:
+    made = build(settings(suite), f"evals.{suite}")
+    yield from ((mean.name, METRIC, "") for mean in made.means)
+    if isinstance(made, LmEvalSuite):
+        split = settings(suite)["split"]
+        for entry in made.entries:
+            results = {f"{name},{chosen or 'none'}": 0.5 for name, _, chosen in
+                       (metric.partition(",") for metric in entry.metrics)}  # fmt: skip
+            yield from ((entry.name, metric, place) for metric, place, *_ in reported(entry, results, split))
+            yield entry.name, "truncation_rate", split
+    else:
+        pins = settings(suite).get("tasks", {})
+        for task in made.tasks:
+            yield from ((task, metric, "test") for metric in (*made.metrics, pins.get(task, {}).get("metric")))
+
+
+@pytest.mark.parametrize("number", PAPER)
+def test_a_finished_run_fills_every_column(number: int) -> None:
+    table = definition.read(number, "paper")
+    row = table.rows[0]
+    for column in table.columns:
+        scores = [
+            {"suite": column.suite, "task": task, "metric": metric, "subset": subset, "readout": "none", "step": 9,
+             "value": 0.5, "unit": "fraction", "n": 3}
+            for task, metric, subset in given(column.suite)
+        ]  # fmt: skip
+        made = Made(seed=0, run_id="r", command="", record={"step": 9, "scores": scores})
+        assert measure(made, row, column) is not None, f"{column.suite} gives no {column.metric} of {column.task}"
