@@ -90,12 +90,28 @@ class Experiment:
         if self.trains and getattr(self.method, "temperature", 1.0) <= 0:
             raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
+        if self.ours:
+            self.require_places()
         if not self.ours and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"
             raise ValueError(
                 f"backbone {type(self.backbone).__name__} is scored as it comes and {what} would train it; "
                 "use method=none without a parent, or a decoder as backbone"
             )
+
+    def require_places(self) -> None:
+        """Raises `ValueError` for a suite with an instruction that the template has no place for."""
+        own = getattr(self.method, "sides", ())  # that the method's own prompt puts the instruction into
+        places = {"query": self.template.query, "document": self.template.document}
+        lacking = [side for side, text in places.items() if "{instruction}" not in text and side not in own]
+        for name, suite in self.evals.items():
+            for task in suite.tasks if hasattr(suite, "instructions") else ():
+                if without := [side for side in lacking if suite.instructions.of(task, side)]:
+                    raise ValueError(
+                        f"evals.{name} gives each {without[0]} of {task} an instruction, but template "
+                        f"{self.template.name} has no {{instruction}} there; use evals.{name}.instructions=none or "
+                        "another table, or a template such as llm2vec"
+                    )
 
     @property
     def trains(self) -> bool:
