@@ -67,7 +67,7 @@ class AdvBenchIR:
 
     def build(self) -> AbsTask:
         """Raises ValueError where the mirror lacks a data set, or the hub's is not pinned."""
-        revision = " ".join(self.revision(name) for name in PATHS)
+        revision = " ".join([*(self.revision(name) for name in PATHS), f"words:{self.words}"])
         task = own_task(
             RetrievalAmongHarmful,
             name=self.name,

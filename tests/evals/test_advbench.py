@@ -108,3 +108,15 @@ def test_an_embedder_compared_by_another_similarity_has_another_identity() -> No
 def test_the_hub_is_read_only_at_a_commit(mirror: Path) -> None:
     with pytest.raises(ValueError, match="McGill-NLP/AdvBench-IR is not pinned"):
         advbench(None).sources[0].build()
+
+
+def test_no_score_answers_for_chunks_of_another_length(mirror: Path) -> None:
+    by_words = []
+    for words in (4, 2):
+        able = Lexical()
+        made = suite(name="a", similarity="cosine", instructions="none", words=words, committed="", commit=None,
+                     wiki_commit=None, mirror=str(mirror))  # fmt: skip
+        found = made.score(Subject(name="m", embedder=able), folder=mirror.parent / "scores")
+        by_words.append({score.revision for score in found})
+        assert f"Locks # {' '.join(['pick', 'a', 'lock', 'pick'][:words])}" in {text for _, _, text in able.read}
+    assert not by_words[0] & by_words[1]
