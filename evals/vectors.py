@@ -25,7 +25,8 @@ def kept(subject: Subject, folder: Path) -> Iterator[Subject]:
     """The subject, the vectors of its embedder kept in `folder` until the block ends without an error."""
     embedder, store = subject.embedder, Store(folder=folder, trusting=True)
     if embedder is not None and not has_store(embedder):
-        subject = replace(subject, embedder=Kept(embedder=embedder, store=store))
+        kind = KeptPrompted if hasattr(embedder, "prompt") else Kept
+        subject = replace(subject, embedder=kind(embedder=embedder, store=store))
     elif embedder is not None and embedder.store is None:
         subject = replace(subject, embedder=replace(embedder, store=store))
     yield subject
@@ -77,6 +78,14 @@ class Kept:
         rows = np.concatenate(parts)
         place = {unique[number]: row for row, number in enumerate(numbers)}
         return rows[[place[text] for text in texts]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptPrompted(Kept):
+    """The same of an embedder with prompts of its own, which says what stood before a text."""
+
+    def prompt(self, side: Side, instruction: str) -> str:
+        return self.embedder.prompt(side, instruction)
 
 
 def named(side: str, instruction: str, text: str) -> bytes:
