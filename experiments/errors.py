@@ -34,7 +34,9 @@ def explained(error: Exception, settings: Callable[[], Sequence[str]]) -> UsageE
         return UsageError(f"cannot read {error.override!r}: {why}; {quoting}")
     if unknown := re.search(r"Could not (?:override|delete)[^']*'([^']+)'", text):
         name, known = unknown.group(1).split("@")[0], settings()
-        return UsageError(f"unknown setting {name}{alike(name, known)}; {siblings(name, known)}")
+        section = name.rpartition(".")[0]
+        more = f"; what its class takes beside these is added: +{name}=…" if f"{section}._target_" in known else ""
+        return UsageError(f"unknown setting {name}{alike(name, known)}; {siblings(name, known)}{more}")
     if sweep := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'(?: requires|$)", text, re.M):
         return UsageError(f"{sweep.group(1)} is a sweep: add -m, or quote the value to use it as one text")
     if isinstance(error, MissingMandatoryValue):

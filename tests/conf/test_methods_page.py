@@ -1,13 +1,16 @@
-"""docs/methods.md names only what there is."""
+"""docs/methods.md names only what there is, and all pages write settings as they must be typed."""
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from experiments.compose import options
-from experiments.places import ROOT
+from experiments.places import CONF, ROOT
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_experiment_that_is_named_exists() -> None:
@@ -19,3 +22,18 @@ def test_every_experiment_that_is_named_exists() -> None:
 def test_every_choice_that_is_named_exists(group: str) -> None:
     named = set(re.findall(rf"\b{group}=(\w+)", PAGE))
     assert named <= set(options(group))
+
+
+def settings(group: str) -> set[str]:
+    """Names that some file of conf has in a section."""
+    whole = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    options_of = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in (CONF / group).glob("*.yaml")]
+    return set().union(whole.get(group) or {}, *options_of)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_setting_has_a_plus_where_no_file_of_conf_has_it(page: Path) -> None:
+    groups = "method|optim|trainable|backbone|slots|scoring|runtime|lengths|logging"
+    named = re.findall(rf"(?<![\w.])(\+?)({groups})\.(\w+)(?=[=`])", page.read_text(encoding="utf-8"))
+    wrong = {f"{plus}{group}.{name}" for plus, group, name in named if (name in settings(group)) == bool(plus)}
+    assert not wrong

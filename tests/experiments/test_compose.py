@@ -18,6 +18,7 @@ WRONG = {
     "optim.learing_rate=1": "did you mean optim.learning_rate",
     "optim.steps.x=1": "unknown setting optim.steps.x",
     "bakbone=tiny": "did you mean backbone",
+    "optim.paper_emulation_world_size=8": "is added: +optim.paper_emulation_world_size=",
     "~optim.stepss": "did you mean optim.steps",
     "method=ulm": "did you mean ulme",
     "experiment=t15_ulm": "did you mean t15_ulme",
