@@ -93,6 +93,7 @@ def blank(run: Run) -> dict[str, Any]:
         "trainable": None,
         "wandb_id": None,
         "suites": {},
+        "ways": {},
         "scores": [],
         "skipped": {},
         "status": "started",
@@ -146,15 +147,32 @@ def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     return {name: digest([followed(what(suite)), *decided])[:16] for name, suite in config["evals"].items()}
 
 
-def followed(suite: Any) -> Any:
+def ways(config: Mapping[str, Any]) -> dict[str, str]:
+    """Suite -> digest of how the config scores it: what `asked` holds but for versions, weights and the state of data."""
+    return {
+        name: digest([followed(what(suite), placed=False), config["scoring"]])[:16]
+        for name, suite in config["evals"].items()
+    }
+
+
+def as_asked(record: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record without the scores of suites that were put to the run in another way; `otherwise` names these."""
+    scored = record.get("ways", {})
+    otherwise = [name for name, way in ways(config).items() if scored.get(name, way) != way]
+    kept = [score for score in record["scores"] if score["suite"] not in otherwise]
+    return {**record, "scores": kept, "otherwise": otherwise}
+
+
+def followed(suite: Any, *, placed: bool = True) -> Any:
     """A suite's settings with what they point at in place of the pointers: the instructions of a table, and the state
-    of local data (names, sizes and times of its files).
+    of local data (names, sizes and times of its files); where it is not `placed`, without that data.
 
     Cheap, and it only decides whether the suite is asked again; a score itself is named by the content that it read.
     """
     if not isinstance(suite, dict):
         return suite
-    found = suite | {key: state(Path(suite[key])) for key in ("mirror", "folder", "file") if suite.get(key)}
+    places = [key for key in ("mirror", "folder", "file") if suite.get(key)]
+    found = suite | {key: state(Path(suite[key])) if placed else None for key in places}
     return found | {key: table(suite[key]) for key in ("instructions",) if suite.get(key)}
 
 
@@ -194,6 +212,7 @@ def with_scores(
     return {
         "scores": others + scores,
         "suites": {**record["suites"], name: key},
+        "ways": {**record.get("ways", {}), name: ways(record["config"])[name]},
         "skipped": {**record.get("skipped", {}), name: lacking},
     }
 

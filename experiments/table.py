@@ -93,7 +93,8 @@ def made_of(run: Run) -> Made:
     if entry is not None and entry["identity"] != run.identity:
         raise UsageError(f"{shown(run.folder)} holds a run of another identity: move it away")
     makers = () if entry is None else tuple(Maker.of(one) for one in record.makers(entry))
-    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=entry, makers=makers)
+    found = None if entry is None else record.as_asked(entry, run.config)
+    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=found, makers=makers)
 
 
 def publish(table: Table) -> list[Path]:

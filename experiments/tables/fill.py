@@ -106,6 +106,8 @@ def why(made: Made, column: Column) -> str:
     record = made.record
     if record is None:
         return "no run"
+    if column.suite in record.get("otherwise", ()):
+        return f"{column.suite} was put to the run in another way (its settings, instructions or slots)"
     said = record.get("skipped", {}).get(column.suite, {}).get(column.task)
     if said:
         return f"{column.task} has no score: {said}"

@@ -116,7 +116,8 @@ def test_scores_of_a_suite_replace_its_older_ones_and_no_others() -> None:
     def score(suite: str, value: float) -> dict:
         return {"suite": suite, "task": "t", "value": value}
 
-    entry = {"scores": [score("a", 1), score("b", 2)], "suites": {"a": "x", "b": "y"}}
+    config = {"evals": {"a": {}, "b": {}}, "scoring": {}}
+    entry = {"scores": [score("a", 1), score("b", 2)], "suites": {"a": "x", "b": "y"}, "config": config}
     after = record.with_scores(entry, "a", "z", [score("a", 3)], {"t": "tried before", "u": "no text"})
     assert after["scores"] == [score("b", 2), score("a", 3)]
     assert after["skipped"] == {"a": {"u": "no text"}}

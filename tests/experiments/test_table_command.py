@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments import reproduce, table
+from experiments import reproduce, score, table
 from experiments.errors import UsageError
 from experiments.places import ROOT
 from experiments.report import write_report
@@ -62,6 +62,32 @@ def test_reproducing_trains_what_lacks_and_a_failed_run_leaves_a_hole(
     assert page.count("<svg") == 2
     assert "Table 15 at scale=tiny" in page
     assert "t15_contrastive-s1-" in page
+
+
+def test_what_was_scored_in_another_way_stands_in_no_cell_until_it_is_scored_as_the_row_asks(
+    small: None, here: None, own_conf: Path, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
+    suite = ["evals=[local_sts]", f"evals.local_sts.file={pairs}"]
+    content = yaml.safe_load((own_conf / "table" / "15.yaml").read_text(encoding="utf-8"))
+    tiny = content["scales"]["tiny"]
+    tiny["rows"] = [row | {"overrides": suite} for row in tiny["rows"] if row["key"] == "contrastive"]
+    tiny["columns"] = [
+        column | {"suite": "local_sts", "task": "LocalSts", "metric": "cosine_spearman"} for column in tiny["columns"]
+    ]
+    (own_conf / "table" / "15.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    request = [*REQUEST, "seeds=0"]
+    assert reproduce.main(request) == 0
+    (folder,) = (outputs / "runs").iterdir()
+    before = (outputs / "tables" / "table-15.csv").read_text(encoding="utf-8")
+    assert table.main(request) == 0
+    assert score.main([f"model={folder.name}", *suite, "evals.local_sts.instruction=Say it again."]) == 0
+    capsys.readouterr()
+    assert table.main(request) == 1
+    assert "local_sts was put to the run in another way" in capsys.readouterr().out
+    assert reproduce.main(request) == 0
+    assert (outputs / "tables" / "table-15.csv").read_text(encoding="utf-8") == before
 
 
 def test_a_row_of_two_models_reuses_the_runs_of_their_own_rows_and_needs_no_other() -> None:
