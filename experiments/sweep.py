@@ -32,7 +32,9 @@ def sweep(overrides: Sequence[str]) -> int:
     Raises `UsageError` before any work where a combination does not compose.
     """
     for combination in combinations(overrides):
-        require_device(identify(compose(combination)))
+        asked = compose(combination)
+        require_device(asked)
+        identify(asked)
     now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
     folder = outputs() / "multirun" / now
     sys.argv = ["experiments.run", "-m", *overrides, f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=."]

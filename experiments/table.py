@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from experiments import record
-from experiments.compose import compose
+from experiments.compose import Job, compose
 from experiments.errors import UsageError, told
 from experiments.files import write
 from experiments.identity import Run, identify
@@ -38,6 +39,14 @@ class Request:
     def definition(self) -> Definition:
         return read(self.number, self.scale)
 
+    @cached_property
+    def jobs(self) -> dict[str, Job]:
+        """Each model of each row -> its command line, composed; the seeds are still to be given."""
+        return {
+            name: compose([f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides])
+            for name, model in self.definition.models.items()
+        }
+
     def runs(self) -> dict[str, list[Run]]:
         """Each model of each row -> its run at each seed, found by composing and hashing, never by looking into
         outputs/.
@@ -47,10 +56,8 @@ class Request:
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
         for name, model in self.definition.models.items():
-            settings = [f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides]
-            job = compose(settings)
             seeds = self.seeds[:1] if model.deterministic else self.seeds
-            made = [identify(job.with_seed(seed)) for seed in seeds]
+            made = [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
             found[name] = [first.setdefault(run.whole, run) for run in made]
         return found
 
