@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     own, overrides = split(arguments, OWN, USAGE)
     numbers = {name: own.get(name, default) for name, default in (("max_new_tokens", "500"), ("part", "100"))}
-    if "output" not in own or not all(number.isdigit() and int(number) for number in numbers.values()):
+    if "output" not in own or not all(number.isdecimal() and int(number) for number in numbers.values()):
         raise UsageError(USAGE)
     job = compose(overrides)
     require_device(job)

@@ -18,7 +18,7 @@ from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\
-usage: python -m experiments.{command} N [scale=mini|paper|tiny] [seeds=0,1,2]{own} [name=value ...]
+usage: python -m experiments.{command} N [scale=mini|paper] [seeds=0,1,2]{own} [name=value ...]
 
 {what}
 Further settings go to every run of the table, as they would to experiments.run.
@@ -71,7 +71,7 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
         own = " [jobs=1]" if command == "reproduce" else ""
         print(USAGE.format(command=command, own=own, what=what, tables=", ".join(map(str, numbers()))))
         return None
-    if not arguments or not arguments[0].isdigit():
+    if not arguments or not arguments[0].isdecimal():
         raise UsageError(
             f"say which table: python -m experiments.{command} N; there are: {', '.join(map(str, numbers()))}"
         )
@@ -82,7 +82,7 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
     if "seed" in given:
         raise UsageError("a table takes seeds=0,1,2, not seed=")
     scale, seeds = given.pop("scale", "mini"), given.pop("seeds", "0")
-    if not all(part.strip().isdigit() for part in seeds.split(",")):
+    if not all(part.strip().isdecimal() for part in seeds.split(",")):
         raise UsageError(f"seeds={seeds} is no list of whole numbers such as seeds=0,1,2")
     overrides = tuple(f"{name}={value}" for name, value in given.items())
     wanted = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
