@@ -37,12 +37,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     own, overrides = split(arguments, OWN, USAGE)
     numbers = {name: own.get(name, default) for name, default in (("max_new_tokens", "500"), ("part", "100"))}
-    if "output" not in own or not all(number.isdigit() and int(number) for number in numbers.values()):
+    if "output" not in own or not all(number.isdecimal() and int(number) for number in numbers.values()):
         raise UsageError(USAGE)
-    run = identify(compose(overrides))
-    require_device(run)
+    job = compose(overrides)
+    require_device(job)
     folder = Path(own["output"]).expanduser()
-    config = run.config
+    config = identify(job).config
     rows, answer, about = prepared(config, int(numbers["max_new_tokens"]))
     claim(folder, about | {"part": int(numbers["part"])})
     with tqdm(total=len(rows), desc="answers", unit=" rows") as bar:

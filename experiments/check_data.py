@@ -51,7 +51,7 @@ def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Job
     """The rows of the tables that are asked for, composed."""
     found = []
     for number in own["tables"].split(","):
-        if not number.isdigit():
+        if not number.isdecimal():
             raise UsageError(f"tables={own['tables']} is no list of numbers such as tables=1,2")
         scale = own.get("scale", "paper")
         for model in definition.read(int(number), scale).models.values():

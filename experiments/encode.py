@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.errors import UsageError, told
+from experiments.errors import UsageError, opening, told
 from experiments.files import written_whole
 from experiments.named import foreign_run, run_folder, split
 from experiments.places import shown
@@ -26,11 +26,13 @@ def main(arguments: Sequence[str]) -> int:
     side = own.get("side", "document")
     if side not in ("query", "document"):
         raise UsageError(f"side={side} is neither query nor document")
-    texts = lines(Path(own["input"]))
-    vectors = embedder(own["model"], overrides).encode(texts, side=side, instruction=own.get("instruction", ""))
+    texts = lines(Path(own["input"]).expanduser())
+    with opening():
+        found = embedder(own["model"], overrides)
+    vectors = found.encode(texts, side=side, instruction=own.get("instruction", ""))
     import numpy as np
 
-    with written_whole(Path(own["output"])) as partial, partial.open("wb") as file:
+    with written_whole(Path(own["output"]).expanduser()) as partial, partial.open("wb") as file:
         np.save(file, vectors)
     print(f"{own['output']}: {vectors.shape[0]} vectors of {vectors.shape[1]} numbers, {vectors.dtype}")
     return 0

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -79,6 +80,15 @@ def siblings(name: str, settings: Sequence[str]) -> str:
 
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """What cannot be built or read of a model that the user names is the user's to mend: one line, and no traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(first_line(str(error))) from error
 
 
 def told(main: Callable[[Sequence[str]], int]) -> Callable[[], int]:

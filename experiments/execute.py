@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from experiments import record
+from experiments.compose import Job
 from experiments.errors import UsageError
 from experiments.identity import Run
 from experiments.places import ROOT, shown
@@ -25,7 +26,7 @@ def ensure(run: Run) -> int:
 
     Raises `UsageError` before any work for a device that this machine lacks.
     """
-    require_device(run)
+    require_device(run.job)
     for older in (run.parent, run.teacher):
         if older is not None and (code := ensure(older)):
             print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
@@ -60,21 +61,21 @@ def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
     return saved is not None and saved.digest == entry["digest"]
 
 
-def require_device(run: Run) -> None:
-    """Stop before any work where a run needs a GPU and torch sees none."""
-    if missing_device(run):
+def require_device(job: Job) -> None:
+    """Stop before any work, and before any data is asked for, where a job needs a GPU and torch sees none."""
+    if missing_device(job):
         import torch
 
-        scale = run.job.choices.get("scale")
+        scale = job.choices.get("scale")
         raise UsageError(
             f"scale={scale} needs a CUDA GPU and torch {torch.__version__} sees none here: "
             "use scale=mini (SCALE=mini with make)"
         )
 
 
-def missing_device(run: Run) -> bool:
-    """Whether a run needs a GPU and torch sees none."""
-    if run.config["runtime"]["device"] != "cuda":
+def missing_device(job: Job) -> bool:
+    """Whether a job needs a GPU and torch sees none."""
+    if job.config.runtime.device != "cuda":
         return False
     import torch
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.errors import UsageError, told
+from experiments.errors import UsageError, opening, told
 from experiments.named import run_folder, split
 from experiments.places import shown
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     own, others = split(arguments, ["run", "to"], USAGE)
     if set(own) != {"run", "to"} or others:
         raise UsageError(USAGE)
-    folder, target = run_folder(own["run"]), Path(own["to"])
+    folder, target = run_folder(own["run"]), Path(own["to"]).expanduser()
     if folder is None:
         raise UsageError(f"run={own['run']} is no run: give a run id under outputs/runs, or a run directory")
     if target.exists() and any(target.iterdir()):
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     from experiments.models import opened
     from unified_lm.backbones.loaded import without_progress_bars
 
-    found = opened(folder)
+    with opening():
+        found = opened(folder)
     if found.built is None:
         raise UsageError(f"run={own['run']} has no decoder of ours to export")
     reason = inexpressible(found)

@@ -25,6 +25,8 @@ from experiments.provenance import SCORING, code_of, git, versions
 from unified_lm.cache import files_below
 
 RECORD = "record.json"
+READ = ("run_id", "identity", "config", "choices", "digest", "step", "suites", "scores", "status")
+"""What every record has, whichever version wrote it."""
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -37,7 +39,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        record["run_id"], record["status"], record["scores"]
+        _ = [record[name] for name in READ]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no record ({error!r}); move it away and run again") from error
     return record

@@ -41,7 +41,8 @@ def page() -> str:
 
 def tables() -> Iterator[str]:
     """The bodies of the rendered tables, in the order of their numbers."""
-    found = sorted((outputs() / "tables").glob("table-*.html"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    pages = {path.stem.removeprefix("table-"): path for path in (outputs() / "tables").glob("table-*.html")}
+    found = [pages[number] for number in sorted(filter(str.isdecimal, pages), key=int)]
     for path in found:
         yield from re.findall(r"<body>(.*)</body>", path.read_text(encoding="utf-8"), re.S)
     if not found:

@@ -23,10 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     asked = request([a for a in arguments if not a.startswith("jobs=")], "reproduce", WHAT)
     if asked is None:
         return 0
+    for job in asked.jobs.values():
+        require_device(job)
     runs = asked.runs()
     every = unique(run for each in runs.values() for run in each)
-    for run in every:
-        require_device(run)
     codes = Crew(every, jobs).work() if jobs > 1 else in_turn(every)
     if any(codes.get(run.run_id, REQUEUE) == REQUEUE for run in every):
         print("stopped; the same command continues from the last checkpoints", file=sys.stderr)

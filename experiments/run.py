@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments.compose import compose, groups, name_of, options
 from experiments.errors import UsageError, first_line, told
-from experiments.execute import ensure, missing_device
+from experiments.execute import ensure, missing_device, require_device
 from experiments.identity import Run, identify
 
 USAGE = """\
@@ -43,7 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         from experiments.sweep import sweep
 
         return sweep(overrides)
-    run = identify(compose(overrides))
+    job = compose(overrides)
+    if "--cfg" not in flags:
+        require_device(job)
+    run = identify(job)
     if "--cfg" in flags:
         import yaml
 
@@ -65,7 +68,7 @@ def require_values(run: Run) -> None:
 
     own = any(name.startswith("evals.") for name in names)
     config = run.config | {"evals": run.config["evals"] if own else {}}
-    if missing_device(run):
+    if missing_device(run.job):
         config |= {"kernel": "auto", "runtime": run.config["runtime"] | {"device": "auto"}}
     try:
         from_config(config, chained=run.parent is not None)

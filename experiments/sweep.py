@@ -15,6 +15,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig
 
 from experiments.compose import compose, composed, settings
@@ -32,10 +33,14 @@ def sweep(overrides: Sequence[str]) -> int:
     Raises `UsageError` before any work where a combination does not compose.
     """
     for combination in combinations(overrides):
-        require_device(identify(compose(combination)))
+        asked = compose(combination)
+        require_device(asked)
+        identify(asked)
     now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
     folder = outputs() / "multirun" / now
-    sys.argv = ["experiments.run", "-m", *overrides, f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=."]
+    folder.mkdir(parents=True)  # told in one line where it cannot be
+    place = QuotedString(text=str(folder), quote=Quote.single).with_quotes()
+    sys.argv = ["experiments.run", "-m", *overrides, f"hydra.sweep.dir={place}", "hydra.sweep.subdir=."]
     with contextlib.suppress(SystemExit):  # Hydra ends the process where a launcher itself fails; it has said why
         hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(job)()
     return summary(folder)

@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from experiments import record
-from experiments.compose import compose
+from experiments.compose import Job, compose
 from experiments.errors import UsageError, told
 from experiments.files import write
 from experiments.identity import Run, identify
@@ -17,7 +18,7 @@ from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\
-usage: python -m experiments.{command} N [scale=mini|paper|tiny] [seeds=0,1,2]{own} [name=value ...]
+usage: python -m experiments.{command} N [scale=mini|paper] [seeds=0,1,2]{own} [name=value ...]
 
 {what}
 Further settings go to every run of the table, as they would to experiments.run.
@@ -38,6 +39,14 @@ class Request:
     def definition(self) -> Definition:
         return read(self.number, self.scale)
 
+    @cached_property
+    def jobs(self) -> dict[str, Job]:
+        """Each model of each row -> its command line, composed; the seeds are still to be given."""
+        return {
+            name: compose([f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides])
+            for name, model in self.definition.models.items()
+        }
+
     def runs(self) -> dict[str, list[Run]]:
         """Each model of each row -> its run at each seed, found by composing and hashing, never by looking into
         outputs/.
@@ -47,10 +56,8 @@ class Request:
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
         for name, model in self.definition.models.items():
-            settings = [f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides]
-            job = compose(settings)
             seeds = self.seeds[:1] if model.deterministic else self.seeds
-            made = [identify(job.with_seed(seed)) for seed in seeds]
+            made = [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
             found[name] = [first.setdefault(run.whole, run) for run in made]
         return found
 
@@ -64,7 +71,7 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
         own = " [jobs=1]" if command == "reproduce" else ""
         print(USAGE.format(command=command, own=own, what=what, tables=", ".join(map(str, numbers()))))
         return None
-    if not arguments or not arguments[0].isdigit():
+    if not arguments or not arguments[0].isdecimal():
         raise UsageError(
             f"say which table: python -m experiments.{command} N; there are: {', '.join(map(str, numbers()))}"
         )
@@ -75,7 +82,7 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
     if "seed" in given:
         raise UsageError("a table takes seeds=0,1,2, not seed=")
     scale, seeds = given.pop("scale", "mini"), given.pop("seeds", "0")
-    if not all(part.strip().isdigit() for part in seeds.split(",")):
+    if not all(part.strip().isdecimal() for part in seeds.split(",")):
         raise UsageError(f"seeds={seeds} is no list of whole numbers such as seeds=0,1,2")
     overrides = tuple(f"{name}={value}" for name, value in given.items())
     wanted = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))

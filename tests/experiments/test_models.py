@@ -64,6 +64,28 @@ def test_a_run_that_did_not_end_is_not_encoded(made: Run) -> None:
         opened(made.folder)
 
 
+def test_weights_that_are_damaged_are_told_in_one_line(made: Run, texts: Path, tmp_path: Path) -> None:
+    for path in made.folder.glob("checkpoint/*/model.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UsageError, match="or they are damaged"):
+        encode.main([f"model={made.run_id}", f"input={texts}", f"output={tmp_path / 'v.npy'}"])
+    with pytest.raises(UsageError, match="or they are damaged"):
+        export.main([f"run={made.run_id}", f"to={tmp_path / 'exported'}"])
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_folder_without_a_model_is_told_in_one_line(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no config\.json"):
+        encode.main([f"model={tmp_path}", f"input={texts}", f"output={tmp_path / 'v.npy'}"])
+
+
+def test_a_tilde_is_the_users_home(made: Run, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert encode.main([f"model={made.run_id}", f"input=~/{texts.name}", "output=~/v.npy"]) == 0
+    assert export.main([f"run={made.run_id}", "to=~/exported"]) == 0
+    assert (tmp_path / "v.npy").exists() and (tmp_path / "exported" / "config.json").exists()
+
+
 def test_slots_come_back_with_a_frozen_backbone(here: None) -> None:
     run = identify(compose(["experiment=t15_ulme", "trainable=slots", *QUIET]))
     assert ensure(run) == 0

@@ -12,6 +12,7 @@ from experiments.compose import compose, options
 from experiments.errors import UsageError
 from experiments.files import write, write_json
 from experiments.identity import Run, identify
+from experiments.report import write_report
 
 JOB = ["experiment=t15_ulme", "scale=tiny"]
 
@@ -47,11 +48,14 @@ def test_a_folder_of_something_else_is_left_alone() -> None:
         record.begin(run)
 
 
-def test_a_damaged_record_is_told_and_not_replaced() -> None:
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"run_id": "a", "status": "finished", "scores": []}'])
+def test_a_damaged_record_is_told_and_not_replaced(text: str) -> None:
     run = a_run()
-    write(run.folder / "record.json", "{")
-    with pytest.raises(UsageError, match="no record"):
-        record.begin(run)
+    write(run.folder / "record.json", text)
+    for read in (lambda: record.begin(run), write_report):
+        with pytest.raises(UsageError, match="no record"):
+            read()
+    assert (run.folder / "record.json").read_text(encoding="utf-8") == text
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import record
+from experiments import record, reproduce
 from experiments.compose import compose
 from experiments.errors import UsageError
 from experiments.execute import ensure
@@ -128,8 +128,11 @@ def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(ou
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
+    for command in (["experiment=t15_ulme"], ["experiment=t1_ulme"], ["-m", "experiment=t1_ulme", "seed=0,1"]):
+        with pytest.raises(UsageError, match="scale=mini"):  # before commits of its data are asked for
+            main([*command, "scale=paper"])
     with pytest.raises(UsageError, match="scale=mini"):
-        main(["experiment=t15_ulme", "scale=paper"])
+        reproduce.main(["1", "scale=paper"])
     assert not outputs.exists()
 
 

@@ -50,7 +50,8 @@ def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -
     assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}
 
 
-def test_a_sweep_in_which_all_is_well_exits_with_zero() -> None:
+def test_a_sweep_in_which_all_is_well_exits_with_zero(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(outputs / "it's a, b {c}"))
     done = swept("seed=range(2)")
     assert done.returncode == 0 and "2 of 2 jobs done, 0 failed" in done.stdout
 
@@ -59,6 +60,12 @@ def test_a_mistake_stops_a_sweep_before_any_work(outputs: Path) -> None:
     with pytest.raises(UsageError, match="did you mean ulme"):
         main(["-m", *JOB, "method=generative,ulm"])
     assert not outputs.exists()
+
+
+def test_outputs_that_cannot_be_written_stop_a_sweep_before_any_work(outputs: Path) -> None:
+    outputs.write_text("a file")
+    with pytest.raises(OSError, match="outputs"):
+        main(["-m", *JOB, "seed=0,1"])
 
 
 def test_globs_ranges_and_lists_multiply() -> None:

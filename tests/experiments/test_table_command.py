@@ -106,6 +106,8 @@ def test_rows_that_are_put_to_their_suites_otherwise_are_runs_of_their_own() -> 
 
 
 def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:
+    (outputs / "tables").mkdir(parents=True)
+    (outputs / "tables" / "table-15 (copy).html").write_text("<body>a user's own</body>", encoding="utf-8")
     assert "No table is rendered yet" in write_report().read_text(encoding="utf-8")
 
 
@@ -118,6 +120,8 @@ def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:
         (["15", "scale=min"], "did you mean mini"),
         (["15", "seed=0"], "seeds=0,1,2"),
         (["15", "seeds=a"], "no list of whole numbers"),
+        (["²"], "say which table"),
+        (["15", "seeds=²"], "no list of whole numbers"),
         (["15", "quick"], "name=value"),
         (["15", "optim.stepz=3"], "did you mean optim.steps"),
     ],
