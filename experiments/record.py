@@ -150,7 +150,7 @@ def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
 
 
 def ways(config: Mapping[str, Any]) -> dict[str, str]:
-    """Suite -> digest of how the config scores it: what `asked` holds but for versions, weights and the state of data."""
+    """Suite -> digest of how the config scores it: what `asked` holds, without versions, weights and state of data."""
     return {
         name: digest([followed(what(suite), placed=False), config["scoring"]])[:16]
         for name, suite in config["evals"].items()

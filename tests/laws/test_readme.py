@@ -30,11 +30,6 @@ def test_the_first_two_commands_are_the_demo_and_the_tests() -> None:
     assert BLOCKS[:2] == ["make demo", "make test"]
 
 
-def test_nothing_that_is_kept_is_a_link_to_elsewhere() -> None:
-    kept = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    assert [line for line in kept.splitlines() if line.startswith("120000")] == []
-
-
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make")])
 def test_every_make_target_exists_and_its_module_too(command: str) -> None:
     done = subprocess.run(
