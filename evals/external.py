@@ -100,7 +100,11 @@ class SentenceTransformers:
 
     @property
     def similarity(self) -> Literal["cosine", "dot"]:
-        return "dot" if self._loaded.similarity_fn_name == "dot" else "cosine"
+        """Raises ValueError for a model that compares its vectors in another way."""
+        own = self._loaded.similarity_fn_name or "cosine"
+        if own not in ("cosine", "dot"):
+            raise ValueError(f"{self.model} compares vectors by {own}; what is scored here ranks by cosine or dot")
+        return own
 
     @property
     def readout(self) -> str:

@@ -78,7 +78,7 @@ class StsFile:
             main_score="cosine_spearman",
             path=path.name,
             revision=file_digest(path),
-            data=lambda: DatasetDict({"test": Dataset.from_list(list(_pairs(path)))}),
+            data=lambda: DatasetDict({"test": Dataset.from_list(_pairs(path))}),
         )
 
 
@@ -181,7 +181,8 @@ def _excluded(row: Mapping[str, Any], path: Path, documents: set[str]) -> set[st
     return names
 
 
-def _pairs(path: Path) -> Iterator[dict[str, Any]]:
+def _pairs(path: Path) -> list[dict[str, Any]]:
+    pairs = []
     with path.open(encoding="utf-8", newline="") as file:
         first = file.readline()
         file.seek(0)
@@ -194,7 +195,10 @@ def _pairs(path: Path) -> Iterator[dict[str, Any]]:
             if reader.line_num == 1 and {"sentence1", "sentence2", "score"} <= set(fields):
                 columns = [fields.index(name) for name in ("sentence1", "sentence2", "score")]
             elif fields:
-                yield _pair(fields, columns, where)
+                pairs.append(_pair(fields, columns, where))
+    if not pairs:
+        raise ValueError(f"{path} holds no pairs of sentences")
+    return pairs
 
 
 def _pair(fields: Sequence[str], columns: Sequence[int], where: str) -> dict[str, Any]:

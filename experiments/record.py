@@ -207,14 +207,16 @@ def with_scores(
 
     `skipped`: task -> the reason for which it has no score at all.
     """
-    again = {score["suite"] for score in scores}
+    again, way = {score["suite"] for score in scores}, ways(record["config"])[name]
+    if record.get("ways", {}).get(name, way) != way:  # put to the run in another way, whether it gave scores or not
+        again.add(name)
     others = [score for score in record["scores"] if score["suite"] not in again]
     scored = {score["task"] for score in scores}
     lacking = {task: reason for task, reason in skipped.items() if task not in scored}
     return {
         "scores": others + scores,
         "suites": {**record["suites"], name: key},
-        "ways": {**record.get("ways", {}), name: ways(record["config"])[name]},
+        "ways": {**record.get("ways", {}), name: way},
         "skipped": {**record.get("skipped", {}), name: lacking},
     }
 

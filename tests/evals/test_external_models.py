@@ -51,6 +51,13 @@ def test_a_template_without_a_place_for_the_text_is_refused() -> None:
         SentenceTransformers(model=MINILM, query="query: ")
 
 
+def test_a_model_with_a_comparison_of_its_own_is_refused(minilm: SentenceTransformers) -> None:
+    model = replace(minilm)
+    model._loaded.similarity_fn_name = "euclidean"
+    with pytest.raises(ValueError, match="compares vectors by euclidean"):
+        model.identity  # noqa: B018
+
+
 def test_vectors_are_unit_vectors_in_the_order_of_the_texts(minilm: SentenceTransformers) -> None:
     texts = ["a cat", "a much longer sentence about a red ball in the garden", "dogs"]
     vectors = minilm.encode(texts, side="document")

@@ -108,6 +108,13 @@ def test_sentence_pairs_are_read_from_each_layout(tmp_path: Path, name: str) -> 
     assert task.dataset["test"].to_list() == [{"sentence1": "x", "sentence2": 'a "b', "score": 5.0}]
 
 
+@pytest.mark.parametrize("text", ["", "sentence1\tsentence2\tscore\n", "\n\n"])
+def test_a_file_without_pairs_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pairs.tsv").write_text(text)
+    with pytest.raises(ValueError, match=r"pairs\.tsv holds no pairs of sentences"):
+        StsFile(file=str(tmp_path / "pairs.tsv")).build().load_data()
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [

@@ -126,6 +126,10 @@ def test_scores_of_a_suite_replace_its_older_ones_and_no_others() -> None:
     assert after["scores"] == [score("b", 2), score("a", 3)]
     assert after["skipped"] == {"a": {"u": "no text"}}
     assert after["suites"] == {"a": "z", "b": "y"}
+    again = record.with_scores({**entry, **after}, "a", "", [], {})
+    assert again["scores"] == after["scores"]
+    otherwise = {"evals": {"a": {"instruction": "x"}, "b": {}}, "scoring": {}}
+    assert record.with_scores({**entry, **after, "config": otherwise}, "a", "", [], {})["scores"] == [score("b", 2)]
 
 
 def work_on(folder: Path, seconds: float, notes: Path) -> None:
