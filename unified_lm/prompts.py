@@ -258,10 +258,10 @@ class Format:
         )
 
     def plain(self, text: str) -> Sequence:
-        """A text without a template, every token of it a next-token target."""
+        """A text without a template, every token of it but the first a next-token target: one token alone has none."""
         ((ids, _),) = self.tokens([text])
-        if len(ids) < 2:
-            raise ValueError(f"a plain text of {len(ids)} tokens has nothing to predict; drop the row")
+        if not ids:
+            raise ValueError(f"the plain text {text!r} has no tokens; drop the row")
         tokens = self.with_bos(ids)[: self.document_length]
         return Sequence(
             tokens=tuple(tokens),

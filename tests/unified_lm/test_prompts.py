@@ -147,8 +147,8 @@ def test_plain_text_predicts_every_next_token_after_one_bos():
     row = formatted().plain("some plain text")
     assert row.tokens[0] == MODEL.tokenizer.bos_token_id
     assert row.labels == (*row.tokens[1:], IGNORED)
-    with pytest.raises(ValueError, match="nothing to predict"):
-        formatted().plain("a")
+    with pytest.raises(ValueError, match="has no tokens"):
+        formatted().plain("")
 
 
 def test_many_texts_at_once_are_the_texts_one_by_one():

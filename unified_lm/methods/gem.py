@@ -80,7 +80,7 @@ class Gem:
     def cut(self, plain: Sequence) -> Sequence:
         """A plain text as it is, or with the slots at a random point of it."""
         draw = random.Random(f"{self.cut_seed}/{plain.hashes['text']}")
-        if draw.random() < self.plain_share:
+        if draw.random() < self.plain_share or len(plain) < 2:
             return plain
         at = draw.randrange(1, len(plain))
         tokens = plain.tokens[:at] + tuple(-(k + 1) for k in range(self.slots)) + plain.tokens[at:]

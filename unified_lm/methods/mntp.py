@@ -77,7 +77,7 @@ class MaskedNext:
         draw = random.Random(f"{self.mask_seed}/{plain.hashes['text']}")
         tokens, labels = list(plain.tokens), [IGNORED] * len(plain)
         places = [i for i in range(1, len(tokens)) if tokens[i] not in form.special_ids]
-        chosen = [i for i in places if draw.random() < self.share] or [draw.choice(places)]
+        chosen = [i for i in places if draw.random() < self.share] or (places and [draw.choice(places)])
         for i in chosen:
             labels[i - 1] = tokens[i]
             luck = 0.0 if self.masking == "all" else draw.random()

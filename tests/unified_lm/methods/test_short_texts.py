@@ -1,0 +1,37 @@
+"""A text of one token has nothing to predict, and stops no training."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.laws.test_objective import METHODS
+from tests.models import CHATML, PLANS, fitting, form
+from tests.unified_lm.methods import test_gem
+from unified_lm.data.rows import Row
+from unified_lm.packing import IGNORED, pack
+from unified_lm.training.distributed import Ranks
+from unified_lm.training.objective import Randomness, Reader, accumulate
+
+TERMS = {"generative": "generative", "mntp": "masked", "gem": "generative"}
+ATTENTION = {"generative": PLANS["causal"], "mntp": PLANS["bidirectional"], "gem": test_gem.PLAN}
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_lone_token_is_a_target_behind_a_bos_and_none_without(name: str, bos: bool) -> None:
+    method = METHODS[name]
+    model = fitting(method, dropout=0.1)
+    model.train()
+    maker = form(model, ATTENTION[name], replace(CHATML, bos=bos))
+    maker = replace(maker, document_slots=method.document_slots)
+    (short,) = model.tokenizer.encode("a", add_special_tokens=False)
+    targets = {}
+    for texts in (["the cat sat on it"], ["the cat sat on it", "a"]):
+        made = method.sequences([Row(text=text) for text in texts], maker)
+        last = [s for s in made if s.row == len(texts) - 1]
+        targets[len(texts)] = [label for sequence in last for label in sequence.labels if label != IGNORED]
+        terms = accumulate(
+            Reader(model, method), pack(made, 90), ranks=Ranks(), randomness=Randomness(seed=0, step=0), keep_chunks=1
+        )
+        assert terms[TERMS[name]] > 0
+    assert targets[2] == ([short] if bos else [])
