@@ -29,7 +29,7 @@ def test_a_lone_token_is_a_target_behind_a_bos_and_none_without(name: str, bos: 
     for texts in (["the cat sat on it"], ["the cat sat on it", "a"]):
         made = method.sequences([Row(text=text) for text in texts], maker)
         last = [s for s in made if s.row == len(texts) - 1]
-        targets[len(texts)] = [label for sequence in last for label in sequence.labels if label != IGNORED]
+        targets[len(texts)] = [label for sequence in last for label in sequence.labels or () if label != IGNORED]
         terms = accumulate(
             Reader(model, method), pack(made, 90), ranks=Ranks(), randomness=Randomness(seed=0, step=0), keep_chunks=1
         )
