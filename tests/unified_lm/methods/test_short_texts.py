@@ -25,8 +25,8 @@ def test_a_lone_token_is_a_target_behind_a_bos_and_none_without(name: str, bos: 
     maker = form(model, ATTENTION[name], replace(CHATML, bos=bos))
     maker = replace(maker, document_slots=method.document_slots)
     (short,) = model.tokenizer.encode("a", add_special_tokens=False)
-    targets = {}
-    for texts in (["the cat sat on it"], ["the cat sat on it", "a"]):
+    targets, whole = {}, ["the cat sat on it", "a dog ran"]
+    for texts in (whole, [*whole, "a"]):
         made = method.sequences([Row(text=text) for text in texts], maker)
         last = [s for s in made if s.row == len(texts) - 1]
         targets[len(texts)] = [label for sequence in last for label in sequence.labels or () if label != IGNORED]
@@ -34,4 +34,4 @@ def test_a_lone_token_is_a_target_behind_a_bos_and_none_without(name: str, bos: 
             Reader(model, method), pack(made, 90), ranks=Ranks(), randomness=Randomness(seed=0, step=0), keep_chunks=1
         )
         assert terms[TERMS[name]] > 0
-    assert targets[2] == ([short] if bos else [])
+    assert targets[3] == ([short] if bos else [])
