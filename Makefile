@@ -50,7 +50,7 @@ demo: setup ## train, score and tabulate the main job at SCALE=mini, on a CPU
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
 test: setup ## the whole suite, offline, on a CPU
-	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 reproduce-table-%: setup ## train and score what table N lacks, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
 	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
