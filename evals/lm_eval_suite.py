@@ -96,6 +96,9 @@ class LmEvalSuite:
         if subject.generator is None:
             store.skip(entry.name, identity, f"{subject.name} generates no text")
             return []
+        if subject.generator.slots and entry.template == "none":
+            store.skip(entry.name, identity, "slots stand in front of an answer's turn, which a bare prompt has not")
+            return []
         stored = store.load(entry.name, identity)
         if stored is None:
             with random_state_kept(), quiet(), read_afresh(revision):

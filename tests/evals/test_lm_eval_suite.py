@@ -48,6 +48,14 @@ def test_a_score_says_what_was_run(tmp_path: Path) -> None:
     assert all(score.revision.startswith(("sums:1 task:", "choices:1 task:")) for score in scores)
 
 
+def test_slots_have_no_place_in_a_bare_prompt_and_the_tasks_say_so(tmp_path: Path) -> None:
+    generator = generator_of()
+    vars(generator)["slots"] = 2
+    assert SUITE.score(subject_of(generator), folder=tmp_path) == []
+    skipped = Store(folder=tmp_path, suite="toy").skipped()
+    assert set(skipped) == {"sums", "choices"} and all("a bare prompt has not" in why for why in skipped.values())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_accuracy_is_that_of_lm_evals_own_model(seed: int, tmp_path: Path) -> None:
     backbone = Tiny(seed=seed)
