@@ -98,24 +98,30 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
 def parent_of(job: Job) -> Job | None:
     """The stage that this job starts from: its own experiment at the child's seed, scale and backbone."""
-    return stage(job, job.config.parent, list(job.config.parent_overrides))
+    return stage(job, "parent")
 
 
 def teacher_of(job: Job) -> Job | None:
     """The run whose vectors this job learns from: its own experiment at this one's seed, scale and backbone."""
-    return stage(job, job.config.teacher, [])
+    return stage(job, "teacher")
 
 
-def stage(job: Job, name: str | None, given: list[str]) -> Job | None:
-    """Another experiment at a job's seed, scale and backbone, with further overrides."""
+def stage(job: Job, kind: str) -> Job | None:
+    """Another experiment at a job's seed, scale and backbone, with its further overrides; nothing is scored of it.
+
+    Raises `UsageError` for overrides of a stage that the job does not have.
+    """
+    name, given = job.config[kind], list(job.config[f"{kind}_overrides"])
+    if name is None and given:
+        raise UsageError(f"{kind}_overrides={given} has no {kind} to change; add {kind}=<experiment>")
     if name is None:
         return None
     inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
     found_at = [override for override in job.overrides if name_of(override).startswith(("data_mirror", "revisions."))]
-    parent = compose([f"experiment={name}", *inherited, *found_at, f"seed={job.config.seed}", *given])
+    older = compose([f"experiment={name}", *inherited, *found_at, f"seed={job.config.seed}", "evals=[]", *given])
     if not any(o.lstrip("+~").startswith("backbone") for o in given):
-        parent.config.backbone = job.config.backbone
-    return parent
+        older.config.backbone = job.config.backbone
+    return older
 
 
 def options(group: str) -> list[str]:

@@ -20,7 +20,8 @@ from unified_lm.cache import folder_digest
 
 HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "revisions")
 PRECISION = ("param_dtype", "reduce_dtype")  # of `launch`, where all else is how: they round what is trained
-NAMES = ("name", "keep", "recipe", "parent", "parent_overrides", "teacher")  # parent and teacher count by their run ids
+STAGES = ("parent", "parent_overrides", "teacher", "teacher_overrides")  # they count by their run ids
+NAMES = ("name", "keep", "recipe", *STAGES)
 PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
 
 

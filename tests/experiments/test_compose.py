@@ -166,8 +166,19 @@ def test_a_parent_gets_the_childs_seed_scale_and_backbone_and_nothing_else(own_c
     assert parent.resolved == alone.resolved
 
 
-def test_parent_overrides_are_the_only_other_way(own_conf: Path) -> None:
-    chain(own_conf, "child", "t15_ulme", "parent_overrides: [optim.steps=2, +backbone.layers=4]")
-    parent = composing.parent_of(compose(["experiment=child", "scale=tiny"]))
-    assert parent.config.optim.steps == 2
-    assert parent.config.backbone.layers == 4
+@pytest.mark.parametrize("kind", ["parent", "teacher"])
+def test_overrides_of_a_stage_are_the_only_other_way(kind: str) -> None:
+    given = f"{kind}_overrides=['optim.steps=2','+backbone.layers=4']"
+    stage = getattr(composing, f"{kind}_of")(compose(["scale=tiny", f"{kind}=t15_ulme", given]))
+    assert stage.config.optim.steps == 2
+    assert stage.config.backbone.layers == 4
+    with pytest.raises(UsageError, match=rf"{kind}_overrides.*{kind}=<experiment>"):
+        getattr(composing, f"{kind}_of")(compose(["scale=tiny", given]))
+
+
+@pytest.mark.parametrize("kind", ["parent", "teacher"])
+def test_a_stage_is_not_scored_unless_its_overrides_ask_for_it(kind: str) -> None:
+    stage_of = getattr(composing, f"{kind}_of")
+    asked = ["scale=mini", f"{kind}=t1_mntp", "evals=[mteb_offline]"]
+    assert stage_of(compose(asked)).config.evals == {}
+    assert list(stage_of(compose([*asked, f"{kind}_overrides=['evals=[lm_offline]']"])).config.evals) == ["lm_offline"]

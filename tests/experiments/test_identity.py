@@ -41,8 +41,8 @@ def changed(config: dict[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
 
 CONFIG = identify(compose(JOB)).config
 CHOICES = ("recipe", "revisions")  # what they choose counts, where it was put
-HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name", "keep", "parent_overrides")
-HOW += CHOICES
+HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name", "keep")
+HOW += ("parent_overrides", "teacher_overrides", *CHOICES)
 SCIENCE = [
     leaf for leaf in leaves(CONFIG) if leaf[0] not in (*HOW, "parent", "teacher", "data") and leaf[-1] != "_target_"
 ]

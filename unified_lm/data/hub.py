@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from unified_lm.data.records import Records
 
 @dataclass(frozen=True, kw_only=True)
 class HubDataset(Records):
-    """A hub data set. `revision` is a full commit hash: a branch name could mean other rows tomorrow.
+    """A hub data set. `revision` is a commit hash: a branch name could mean other rows tomorrow. One of which we know
+    the first digits only (7 or more) is looked up among the commits that the hub lists, and must be one of them.
 
     With `data_mirror`, `<data_mirror>/<id>` is read instead of the hub and its bytes become the identity; only then
     may `revision` be None, for a data set whose commit we do not know. `files`: names or patterns of files in it, each
@@ -41,9 +43,9 @@ class HubDataset(Records):
                 f"the commit of {self.id} is not known to us: give the one that you read, revisions.NAME=COMMIT with "
                 "all 40 digits (conf/config.yaml has the names), or data_mirror=DIR"
             )
-        if self.revision is not None and not re.fullmatch(r"[0-9a-f]{40}", str(self.revision)):
+        if self.revision is not None and not re.fullmatch(r"[0-9a-f]{7,40}", str(self.revision)):
             raise ValueError(
-                f"revision={self.revision} of {self.id} is not a commit: pin all 40 hexadecimal digits of it"
+                f"revision={self.revision} of {self.id} is not a commit: pin it by its 40 hexadecimal digits"
             )
         if not self.name:
             object.__setattr__(self, "name", "-".join(filter(None, (self.id.rpartition("/")[2], self.config))))
@@ -95,7 +97,7 @@ class HubDataset(Records):
             from huggingface_hub import list_repo_files
 
             with self._reading():
-                there = sorted(list_repo_files(self.id, revision=self.revision, repo_type="dataset"))
+                there = sorted(list_repo_files(self.id, revision=commit(self.id, self.revision), repo_type="dataset"))
         found: dict[str, str | None] = {}
         for wanted in self.files:
             if not (fitting := [file for file in there if fnmatch(file, wanted)]):
@@ -124,17 +126,35 @@ class HubDataset(Records):
         import datasets
 
         folder = self._mirror()
-        where: dict[str, Any] = {"path": self.id, "revision": self.revision}
-        if folder is not None:
-            where = {"path": str(folder), "cache_dir": str(cache_dir() / "mirrored" / folder_digest(folder))}
         what = {"name": self.config} if file is None else {"data_files": {"train": file}}
         with self._reading():
+            if folder is None:
+                where = {"path": self.id, "revision": commit(self.id, self.revision)}
+            else:
+                where = {"path": str(folder), "cache_dir": str(cache_dir() / "mirrored" / folder_digest(folder))}
             return datasets.load_dataset(**where, **what, split=self.split)
 
     def _records(self, name: str, table: Any) -> Iterator[tuple[str, Any]]:
         place = ", ".join([self.id, name] if self.files else [self.id])
         for number, record in enumerate(table):
             yield f"{place}, split {self.split}, row {number}", record
+
+
+@cache
+def commit(id: str, revision: str) -> str:
+    """All 40 digits of a commit of a data set; the hub is asked where `revision` has fewer.
+
+    Raises `ValueError` unless one commit, and only one, begins with them.
+    """
+    if len(revision) == 40:
+        return revision
+    from huggingface_hub import list_repo_commits
+
+    there = [one.commit_id for one in list_repo_commits(id, repo_type="dataset")]
+    found = [one for one in there if one.startswith(revision)]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} of the {len(there)} commits of {id} begin with {revision}; give all 40 digits")
+    return found[0]
 
 
 def generator_split(model: str) -> str:

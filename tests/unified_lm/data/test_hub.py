@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import datasets
+import huggingface_hub
 import pytest
 
-from unified_lm.data.hub import HubDataset
+from unified_lm.data.hub import HubDataset, commit
 from unified_lm.data.rows import Row
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -68,10 +73,51 @@ def test_a_mirror_that_changed_is_read_again(mirror: Path) -> None:
     assert hub(data_mirror=str(mirror)).rows()[6].query == "new"
 
 
-@pytest.mark.parametrize("revision", ["main", "0123456", "", REVISION.upper()])
+@pytest.mark.parametrize("revision", ["main", "012345", "", REVISION.upper(), REVISION + "0"])
 def test_a_revision_that_can_move_is_refused(revision: str) -> None:
     with pytest.raises(ValueError, match="40 hexadecimal digits"):
         hub(revision=revision)
+
+
+@contextmanager
+def answering(commits: list[str]) -> Iterator[str]:
+    """The address of a server that lists commits of any data set as the hub does."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            one = {"title": "Add", "message": "", "date": "2024-05-04T00:00:00.000Z", "authors": []}
+            body = json.dumps([one | {"id": commit} for commit in commits]).encode()
+            self.send_response(200 if self.path.startswith("/api/datasets/someone/") else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *told: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_first_digits_of_a_commit_are_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = [f"abcdef0{end:033x}" for end in range(2)]
+    with answering([REVISION, *twins]) as address:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        assert commit("someone/questions", REVISION[:7]) == REVISION
+        for digits, count in (("abcdef0", 2), ("7654321", 0)):
+            with pytest.raises(ValueError, match=f"{count} of the 3 commits of someone/questions begin with {digits}"):
+                commit("someone/questions", digits)
+            with pytest.raises(ValueError, match=r"cannot read someone/questions@.*give all 40 digits"):
+                hub(revision=digits).rows()
+
+
+def test_a_commit_with_all_digits_is_not_looked_up() -> None:
+    assert commit("someone/questions", REVISION) == REVISION
 
 
 def test_without_hub_and_mirror_the_error_names_the_way_out(mirror: Path) -> None:
