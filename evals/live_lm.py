@@ -15,7 +15,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedTokenizerBase
 
 from evals.lm_tasks import Style
-from unified_lm.conversation import written
+from unified_lm.conversation import turns_ids, written
 from unified_lm.decoding import Likelihood
 from unified_lm.generate import Generated, Generator
 
@@ -45,7 +45,7 @@ class LiveLM(TemplateLM):
         self.answers: dict[tuple[str, int], list[Generated]] = defaultdict(list)
         self.prompts = self.prompts_cut = 0
         self.first_ids: dict[str, list[int]] = {}
-        self._opened: set[str] = set()  # conversations that end where the answer's turn begins
+        self._opened: dict[str, tuple[list[int], str]] = {}  # conversation -> ids of its turns, header of the answer's
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -68,17 +68,29 @@ class LiveLM(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **ignored: Any) -> list[int]:
         """Token ids with exactly one BOS in front; with add_special_tokens=False the bare ids."""
         ids = self.tokenizer.encode(string, add_special_tokens=False)
+        return ids if add_special_tokens is False else self._with_bos(ids)
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
         bos = self.generator.bos_token_id
-        return ids if add_special_tokens is False or bos is None or ids[:1] == [bos] else [bos, *ids]
+        return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+    def _opened_ids(self, context: str, answer: str = "") -> list[int]:
+        """The ids of a conversation whose answer's turn was opened, and of an answer, as a training row has them."""
+        turns, header = self._opened[context]
+        return self._with_bos(turns + self.tok_encode(header + answer, add_special_tokens=False))
 
     def apply_chat_template(self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as text. Without a generation prompt its last message stays unfinished.
 
         Raises ValueError where the style needs a template that tokenizer or generator do not have.
         """
+        opened: tuple[list[int], str] | None = None
         if self.style == "rows" and self.generator.format is not None:
+            form = self.generator.format
+            if add_generation_prompt:
+                opened = turns_ids(form, chat_history), form.template.answer.partition("{text}")[0]
             text = written(
-                self.generator.format.template,
+                form.template,
                 chat_history,
                 eos=self.tokenizer.eos_token,
                 open_turn=add_generation_prompt,
@@ -97,7 +109,7 @@ class LiveLM(TemplateLM):
                 "use another of none, tokenizer, rows"
             )
         if add_generation_prompt:
-            self._opened.add(text)
+            self._opened[text] = opened or ([], text)
         return text
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
@@ -110,7 +122,7 @@ class LiveLM(TemplateLM):
         began with it.
         """
         if context in self._opened:
-            whole, prompt = self.tok_encode(context + continuation), self.tok_encode(context)
+            whole, prompt = self._opened_ids(context, continuation), self._opened_ids(context)
             if whole[: len(prompt)] == prompt:
                 return prompt, whole[len(prompt) :]
         return super()._encode_pair(context, continuation)
@@ -140,7 +152,8 @@ class LiveLM(TemplateLM):
             alike[asked(request.args[1])].append(i)
         texts: dict[int, str] = {}
         for (budget, stop, temperature), members in alike.items():
-            prompts = [self.tok_encode(requests[i].args[0]) for i in members]
+            contexts = [requests[i].args[0] for i in members]
+            prompts = [self._opened_ids(text) if text in self._opened else self.tok_encode(text) for text in contexts]
             for prompt in prompts:
                 self._check(prompt, "generate", budget)
             for i, answer in zip(members, self.generator.generate(prompts, budget, stop, temperature), strict=True):

@@ -23,8 +23,8 @@ USAGE = (
 OWN = ("suites", "data", "tables", "scale")
 HUB = "unified_lm.data.hub.HubDataset"
 
-NEEDS_A_VALUE = frozenset({"none", "local_beir", "local_sts", "mteb", "lm_eval"})
-"""Suites over what the user names: they are checked where they are asked for."""
+NEEDS_A_VALUE = frozenset({"none", "local_beir", "local_sts", "mteb", "lm_eval", "answers"})
+"""Suites and data over what the user names: they are checked where they are asked for."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,7 +66,7 @@ def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
     if "tables" in own:
         data = [(stage.choices["data"], stage) for job in jobs for stage in with_stages(job)]
     else:
-        names = own["data"].split(",") if "data" in own else options("data")
+        names = named(own, "data")
         data = [(name, compose([f"data={name}", "scale=none", *overrides])) for name in names]
     seen = []
     for name, job in data:
@@ -75,6 +75,12 @@ def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
                 if node.get("_target_") == HUB and node not in seen:
                     seen.append(node)
                     yield f"{name}/{stream}/{source}", opened(node)
+
+
+def named(own: Mapping[str, str], kind: str) -> list[str]:
+    """The suites or the data that are asked for, or all that need nothing of the user's."""
+    group = {"suites": "evals", "data": "data"}[kind]
+    return own[kind].split(",") if kind in own else [name for name in options(group) if name not in NEEDS_A_VALUE]
 
 
 def with_stages(job: Job) -> Iterator[Job]:
@@ -101,7 +107,7 @@ def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
     if "data" in own:
         return
     if "suites" in own or not jobs:
-        names = own["suites"].split(",") if "suites" in own else [n for n in options("evals") if n not in NEEDS_A_VALUE]
+        names = named(own, "suites")
         jobs = [compose([f"evals=[{name}]", "scale=none", *overrides]) for name in names]
     suites: dict[str, Any] = {}
     for job in jobs:

@@ -60,7 +60,8 @@ class Crew:
         }
         self.free = places(self.waiting, jobs)
         self.working: list[Job] = []
-        self.codes: dict[str, int] = {}
+        self.codes: dict[str, int] = {}  # run id -> exit code
+        self.ends: dict[tuple[str, str], int] = {}  # the same of each thing asked of a run: its training, its scores
         self.asked: int | None = None  # the signal that asked for an end
         self.told: set[int] = set()  # processes that know of it
         self.elsewhere: set[str] = set()  # runs that another process is at
@@ -106,7 +107,7 @@ class Crew:
     def start(self) -> None:
         """Give a free place to each run whose older ones are there."""
         for run in list(self.waiting):
-            older = [self.codes.get(one.run_id) for one in (run.parent, run.teacher) if one is not None]
+            older = [self.ends.get((one.run_id, one.whole)) for one in (run.parent, run.teacher) if one is not None]
             if any(older):
                 self.waiting.remove(run)
                 self.note(run, 1, "not started: what it starts from is not there")
@@ -147,6 +148,7 @@ class Crew:
 
     def note(self, run: Run, code: int, words: str) -> None:
         self.codes[run.run_id] = self.codes.get(run.run_id) or code
+        self.ends[run.run_id, run.whole] = code
         print(f"{self.labels[id(run)]} {words}", flush=True)
 
     @contextmanager

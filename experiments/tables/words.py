@@ -131,6 +131,7 @@ def machines(table: Table) -> dict[str, list[str]]:
 def verdict(one: Verdict) -> str:
     if one.difference is None:
         return f"{one.claim.text}: {one.verdict} ({one.seeds} of {one.claim.seeds})"
-    basis = "1 seed, sampling of examples only" if one.seeds == 1 else f"{one.seeds} seeds"
+    known = "its declared noise only" if one.claim.noise else "sampling of examples only"
+    basis = f"1 seed, {known}" if one.seeds == 1 else f"{one.seeds} seeds"
     versions = f"; {one.versions}" if one.versions else ""
     return f"{one.claim.text}: {one.verdict} (difference {one.difference:+.2f} ± {one.error:.2f}, {basis}{versions})"

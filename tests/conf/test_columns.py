@@ -18,7 +18,7 @@ PAPER = [number for number in definition.numbers() if number != 15]
 
 @cache
 def settings(suite: str) -> Mapping[str, Any]:
-    return compose([f"evals=[{suite}]", "scale=none"]).resolved["evals"][suite]
+    return compose([f"evals=[{suite.removesuffix('_dot')}]", "scale=none"]).resolved["evals"][suite]
 
 
 @cache

@@ -83,10 +83,13 @@ def test_every_table_is_well_formed_and_its_rows_are_experiments(number: int) ->
         for row in table.rows:
             for name, model in row.models.items():
                 settings = [f"experiment={model.experiment}", f"scale={scale}", *model.overrides]
-                evals = compose(settings).resolved["evals"]
+                config = compose(settings).resolved
+                evals = config["evals"]
                 own = [c for c in table.columns if c.key not in row.undefined and row.source(c.key) == name]
                 wanted = {column.suite for column in own}
                 assert wanted <= set(evals), f"{name} at {scale} is not scored on {wanted - set(evals)}"
+                bare = {suite for suite in wanted if evals[suite].get("template") == "none"}
+                assert not (bare and config["scoring"]["slots"]), f"{name}: {bare} have no place for slots"
 
 
 def test_an_unknown_table_or_scale_is_refused_with_what_there_is() -> None:

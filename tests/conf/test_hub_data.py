@@ -284,6 +284,11 @@ def test_without_commits_the_check_names_every_one_that_is_not_known(capsys: pyt
     assert capsys.readouterr().err.count("is not known to us") == len(UNKNOWN)
 
 
+def test_all_data_is_checked_where_none_is_named() -> None:
+    places = {place.partition("/")[0] for place, _ in check_data.learnt({}, [], [])}
+    assert places >= {"echo", "medi2", "openthoughts_filtered", "wiki1m", "wikitext"}
+
+
 def test_the_data_of_a_table_is_that_of_its_rows_their_parents_and_their_teachers() -> None:
     own = {"tables": "3", "scale": "paper"}
     jobs = check_data.jobs_of_tables(own, [])

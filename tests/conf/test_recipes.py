@@ -45,7 +45,7 @@ ULME = Paper(
     rate=2e-4,
     warmup=300,
     last=1000,
-    rate_left=1 / 700,
+    rate_left=1 - 699 / 8490,
     lengths=(512, 512, 2048),
     temperature=0.02,
     adapters=True,
@@ -70,7 +70,7 @@ PAPERS = {
                     temperature=0.05),
     "t1_llm2vec_gen": Paper(rows={"generative": 32}, rate=3e-4, warmup=100, last=5000, rate_left=1 - 4899 / 19900,
                             lengths=(512, 512, 512)),
-    "t1_generative": Paper(rows={"generative": 64}, rate=2e-4, warmup=300, last=1000, rate_left=1 / 700,
+    "t1_generative": Paper(rows={"generative": 64}, rate=2e-4, warmup=300, last=1000, rate_left=1 - 699 / 8490,
                            lengths=(512, 512, 2048), adapters=True),
     **dict.fromkeys([e for e in TRAINED if e == "t1_ulme" or e.startswith(("t3_", "t4_"))], ULME),
 }  # fmt: skip

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from evals.live_lm import LiveLM, asked
+from tests.evals.lm import CONF, settings
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.generate import Generated, Generator
@@ -32,10 +35,11 @@ class Listening(Generator):
 
     def logprobs(self, pairs: Sequence, **options) -> list:
         self.heard = [list(context) for context, _ in pairs]
+        self.scored = [list(continuation) for _, continuation in pairs]
         return super().logprobs(pairs, **options)
 
     def generate(self, prompts: Sequence, *args, **options) -> list[Generated]:
-        self.heard = [list(prompt) for prompt in prompts]
+        self.heard = self.continued = [list(prompt) for prompt in prompts]
         return super().generate(prompts, *args, **options)
 
 
@@ -104,6 +108,53 @@ def test_behind_the_header_of_an_answer_only_the_answer_is_scored() -> None:
     assert result.tokens == len(lm.tokenizer.encode("It is sorted", add_special_tokens=False))
     (elsewhere,) = lm.loglikelihood([scored("Sort the list\n", "It is sorted")])
     assert elsewhere.tokens > result.tokens
+
+
+def merging() -> PreTrainedTokenizerFast:
+    """A tokenizer that takes a sign and the newlines behind it for one word, as Qwen's does."""
+    words = r"[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+| ?\p{L}+|\p{N}|\s+"
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    raw.decoder = decoders.ByteLevel()
+    trained = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    raw.train_from_iterator(["Really?\nYes.\nHow?\n Sort the list:\n"] * 20, trained)
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<|im_start|>", eos_token="<|im_end|>")
+
+
+TEMPLATES = sorted(path.stem for path in (CONF.parent / "template").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("tokenizer", [None, merging()], ids=["the usual", "one that merges signs and newlines"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_prompt_in_the_rows_template_has_the_tokens_and_slots_of_a_training_row(name, tokenizer) -> None:
+    template = Template(**settings(yaml.safe_load((CONF.parent / "template" / f"{name}.yaml").read_text())))
+    loaded = Tiny().load()
+    model = UnifiedLM(loaded.model, tokenizer or loaded.tokenizer, slots=2)
+    form = Format(template=template, tokenizer=model.tokenizer, plan=Plan(embed="causal", generate="causal"), slots=2)
+    lm = LiveLM(Listening(model, form, weights="tiny", with_slots=True), style="rows")
+    talk = [("user", "How?"), ("assistant", "So."), ("user", "Really?")]
+    (row,) = form.answered(["Really?"], [" Yes."], histories=[talk[:2]])
+    begins, ends = row.spans["answer"]
+    prompt = lm.apply_chat_template([{"role": role, "content": content} for role, content in talk])
+    lm.generate_until([answered(prompt)])
+    lm.loglikelihood([scored(prompt, " Yes.")])
+    bos = () if row.tokens[0] == model.tokenizer.bos_token_id else (model.tokenizer.bos_token_id,)
+    for ids in (lm.generator.heard, lm.generator.continued):
+        assert lm.generator.prompt(ids[0], 4).ids == bos + row.tokens[:begins]
+    assert lm.generator.scored == [list(row.tokens[begins:ends])]
+    if tokenizer is not None and name in ("plain", "llm2vec"):
+        assert "".join(model.tokenizer.convert_ids_to_tokens(lm.tok_encode(prompt)))[-2:] == "?Ċ"
+        assert lm.tok_encode(prompt) != lm.generator.heard[0]  # as one string it is another prompt
 
 
 def test_a_conversation_is_refused_where_its_template_is_missing() -> None:

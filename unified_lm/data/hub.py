@@ -111,11 +111,11 @@ class HubDataset(Records):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         import datasets  # here: it takes a second, and composing a configuration must not
-        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.errors import HfHubHTTPError  # its base is that of all errors of the HTTP client
 
         try:
             yield
-        except (OSError, ValueError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
+        except (OSError, ValueError, *HfHubHTTPError.__bases__, datasets.exceptions.DatasetsError) as error:
             raise ValueError(
                 f"cannot read {self.id}@{self.revision} (config {self.config}, split {self.split}): {error}; "
                 "without a network, point data_mirror at a folder that holds it"

@@ -22,7 +22,6 @@ class Generative:
 
     slots = 0
     document_slots = 0
-    similarity = "cosine"
     roles = ()
 
     @property

@@ -75,7 +75,7 @@ class GritLM:
         if size is None:
             return samples
         groups = [samples[i : i + size] for i in range(0, len(samples), size)]
-        return [replace(sample, weight=1 / sum(map(labels, group))) for group in groups for sample in group]
+        return [replace(sample, weight=1 / max(1, sum(map(labels, group)))) for group in groups for sample in group]
 
     def counts(self, batch: PackedBatch) -> dict[str, float]:
         samples = [sequence for sequence in batch.sequences if sequence.role == "sample"]

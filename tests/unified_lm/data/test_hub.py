@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import huggingface_hub
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from unified_lm.data.hub import HubDataset, commit
 from unified_lm.data.rows import Row
@@ -114,6 +115,21 @@ def test_the_first_digits_of_a_commit_are_looked_up_on_the_hub(monkeypatch: pyte
                 commit("someone/questions", digits)
             with pytest.raises(ValueError, match=r"cannot read someone/questions@.*give all 40 digits"):
                 hub(revision=digits).rows()
+
+
+@pytest.mark.parametrize("revision", [REVISION, REVISION[:7]])
+@pytest.mark.parametrize("files", [(), ("train.jsonl",)])
+def test_a_hub_that_does_not_answer_is_told_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, revision: str, files: tuple[str, ...]
+) -> None:
+    def refused(*args: object, **options: object) -> None:
+        raise HfHubHTTPError.__bases__[0]("connection refused")
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_commits", refused)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", refused)
+    monkeypatch.setattr(datasets, "load_dataset", refused)
+    with pytest.raises(ValueError, match=r"connection refused.*point data_mirror at a folder"):
+        hub(revision=revision, files=files).rows()
 
 
 def test_a_commit_with_all_digits_is_not_looked_up() -> None:

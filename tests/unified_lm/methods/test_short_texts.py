@@ -6,7 +6,7 @@ import pytest
 
 from tests.laws.test_objective import METHODS
 from tests.models import CHATML, PLANS, fitting, form
-from tests.unified_lm.methods import test_gem
+from tests.unified_lm.methods import test_gem, test_gritlm
 from unified_lm.data.rows import Row
 from unified_lm.packing import IGNORED, pack
 from unified_lm.training.distributed import Ranks
@@ -35,3 +35,16 @@ def test_a_lone_token_is_a_target_behind_a_bos_and_none_without(name: str, bos: 
         )
         assert terms[TERMS[name]] > 0
     assert targets[3] == ([short] if bos else [])
+
+
+@pytest.mark.parametrize("loss", ["mean", "token", "mixed", "sample"])
+def test_gritlm_takes_samples_without_a_label_as_nothing_whatever_its_loss(loss: str) -> None:
+    method = test_gritlm.gritlm(generative_loss=loss, mixed_rows=1)
+    model = fitting(method)
+    maker = form(model, PLANS["gritlm"], replace(CHATML, bos=False))
+    for texts, labels in ((["a"], 0), (["a", "the cat sat on it"], 1)):
+        chunks = pack(method.sequences([Row(text=text) for text in texts], maker), 90)
+        terms = accumulate(
+            Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0), keep_chunks=1
+        )
+        assert (terms.get("generative", 0) > 0) == bool(labels)
