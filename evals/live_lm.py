@@ -87,7 +87,8 @@ class LiveLM(TemplateLM):
         opened: tuple[list[int], str] | None = None
         if self.style == "rows" and self.generator.format is not None:
             form = self.generator.format
-            if add_generation_prompt:
+            filled = all(message["content"] for message in chat_history)  # no row has an empty turn
+            if add_generation_prompt and filled:
                 opened = turns_ids(form, chat_history), form.template.answer.partition("{text}")[0]
             text = written(
                 form.template,

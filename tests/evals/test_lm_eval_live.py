@@ -157,6 +157,13 @@ def test_a_prompt_in_the_rows_template_has_the_tokens_and_slots_of_a_training_ro
         assert lm.tok_encode(prompt) != lm.generator.heard[0]  # as one string it is another prompt
 
 
+def test_an_empty_message_which_no_training_row_has_is_still_written() -> None:
+    lm = live(style="rows")
+    prompt = lm.apply_chat_template([{"role": "user", "content": ""}])
+    lm.loglikelihood([scored(prompt, "Yes")])
+    assert lm.generator.heard == [lm.tok_encode(prompt)]
+
+
 def test_a_conversation_is_refused_where_its_template_is_missing() -> None:
     without = live(style="tokenizer")
     without.tokenizer.chat_template = None
