@@ -75,8 +75,8 @@ def pooled(states, span, target):
     start, stop = span
     if target == "last":
         return states[stop - 1]
-    weights = torch.arange(1, stop - start + 1, dtype=states.dtype) if target == "length_weighted" else None
-    weights = torch.ones(stop - start, dtype=states.dtype) if weights is None else weights
+    places = torch.arange(1, stop - start + 1, dtype=states.dtype)
+    weights = places if target == "length_weighted" else torch.ones_like(places)
     return (states[start:stop] * weights[:, None]).sum(0) / weights.sum()
 
 
