@@ -13,14 +13,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.compose import compose
-from experiments.errors import UsageError, told
-from experiments.execute import require_device
-from experiments.files import write_json
-from experiments.identity import identify
-from experiments.named import split
-from experiments.places import shown
-from unified_lm.data.derived import keep_answers
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError, told
+from experiments.config.identity import identify
+from experiments.config.paths import shown
+from experiments.runs.execute import require_device
+from experiments.runs.files import write_json
+from experiments.runs.resolve_model import split
+from unified_lm.data.model_made import keep_answers
 from unified_lm.data.rows import Row
 
 USAGE = (
@@ -60,12 +60,12 @@ def prepared(
     """
     import torch
 
-    from experiments.build import Lengths, build, device, made
+    from experiments.config.build import Lengths, build, device, made
     from unified_lm.attention import Plan
     from unified_lm.backbones import Backbone
-    from unified_lm.generate import Generator
+    from unified_lm.inference.generate import Generator
     from unified_lm.model import UnifiedLM
-    from unified_lm.prompts import Format
+    from unified_lm.prompts.template import Format
 
     data, backbone, template = (build(config[part], part) for part in ("data", "backbone", "template"))
     if not isinstance(backbone, Backbone):
@@ -107,7 +107,7 @@ def prepared(
 
 def prompt(form: Any, row: Row) -> list[int]:
     """The tokens of a dialogue up to where its last answer begins."""
-    from unified_lm.conversation import answer_header
+    from unified_lm.prompts.conversation import answer_header
 
     (part,) = form.render(form.template.prompt, [row.query], limit=form.query_length)
     asked = form.prompt(part, row.query, "query", 0, form.earlier(row.history))

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from experiments.compose import Job, compose, options, parent_of, teacher_of
-from experiments.errors import UsageError, first_line, told
-from experiments.identity import settled
-from experiments.named import split
+from experiments.config.compose import Job, compose, options, parent_of, teacher_of
+from experiments.config.errors import UsageError, first_line, told
+from experiments.config.identity import settled
+from experiments.runs.resolve_model import split
 from experiments.tables import definition
 
 USAGE = (
@@ -93,7 +93,7 @@ def with_stages(job: Job) -> Iterator[Job]:
 
 def opened(node: Mapping[str, Any]) -> str:
     """What is wrong with a data set of the hub, or ""; the check goes on whatever it is."""
-    from experiments.build import build
+    from experiments.config.build import build
 
     try:
         build(node, "data").tables()
@@ -119,8 +119,8 @@ def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
 
 def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(task, what is wrong or "") of each task of a suite."""
-    from evals.check import problems
-    from experiments.build import build
+    from evals.check_data import problems
+    from experiments.config.build import build
 
     try:
         suite = build(settings, f"evals.{name}")

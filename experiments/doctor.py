@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments import flash
-from experiments.errors import UsageError, first_line, told
-from experiments.places import outputs
-from experiments.provenance import processor, versions
-from experiments.track import mode
-from unified_lm.cache import cache_dir
+from experiments.config.errors import UsageError, first_line, told
+from experiments.config.paths import outputs
+from experiments.runs import flash
+from experiments.runs.provenance import processor, versions
+from experiments.runs.wandb_mirror import mode
+from unified_lm.files import cache_dir
 
 if TYPE_CHECKING:
     from unified_lm.attention.kernels import Kernel

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.errors import UsageError, opening, told
-from experiments.files import written_whole
-from experiments.named import foreign_run, run_folder, split
-from experiments.places import shown
+from experiments.config.errors import UsageError, opening, told
+from experiments.config.paths import shown
+from experiments.runs.files import written_whole
+from experiments.runs.resolve_model import foreign_run, run_folder, split
 
 USAGE = (
     "usage: python -m experiments.encode model=RUN_ID|FOLDER|ORG/NAME input=FILE output=FILE.npy "
@@ -61,13 +61,13 @@ def embedder(model: str, overrides: Sequence[str]):
     if folder is not None:
         if overrides:
             raise UsageError(f"{shown(folder)} has its settings; {overrides[0]} cannot change them")
-        from experiments.models import opened
+        from experiments.runs.open_run import opened
 
         found = opened(folder).subject
     else:
         run = foreign_run(model, overrides)
-        from experiments.build import from_config
-        from experiments.models import built, subject
+        from experiments.config.build import from_config
+        from experiments.runs.open_run import built, subject
 
         experiment = from_config(run.config)
         found = subject(experiment, built(experiment) if experiment.ours else None, run.identity[:16], None)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.errors import UsageError, opening, told
-from experiments.named import run_folder, split
-from experiments.places import shown
+from experiments.config.errors import UsageError, opening, told
+from experiments.config.paths import shown
+from experiments.runs.resolve_model import run_folder, split
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from experiments.models import Opened
+    from experiments.runs.open_run import Opened
 
 USAGE = "usage: python -m experiments.export run=RUN_ID to=DIR"
 POOLING = {"mean": "mean", "weighted_mean": "weightedmean", "last": "lasttoken"}
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"run={own['run']} is no run: give a run id under outputs/runs, or a run directory")
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"to={target} is not empty; nothing in it is overwritten")
-    from experiments.models import opened
-    from unified_lm.backbones.loaded import without_progress_bars
+    from experiments.runs.open_run import opened
+    from unified_lm.backbones.base import without_progress_bars
 
     with opening():
         found = opened(folder)

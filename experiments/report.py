@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import record
-from experiments.errors import UsageError, told
-from experiments.files import write
-from experiments.places import outputs, runs, shown
+from experiments.config.errors import UsageError, told
+from experiments.config.paths import outputs, runs, shown
+from experiments.runs import record
+from experiments.runs.files import write
 from experiments.tables.render import STYLE
 
 FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-size:13px}"

@@ -4,14 +4,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from experiments.errors import UsageError, told
-from experiments.execute import ensure, require_device
-from experiments.identity import Run
-from experiments.places import shown
+from experiments.config.errors import UsageError, told
+from experiments.config.identity import Run
+from experiments.config.paths import shown
 from experiments.report import write_report
-from experiments.side_by_side import Crew
+from experiments.runs.execute import ensure, require_device
+from experiments.runs.side_by_side import Crew
 from experiments.table import request, table_of, tell
-from unified_lm.training.watch import REQUEUE
+from unified_lm.training.watchdog import REQUEUE
 
 WHAT = """\
 Trains and scores what table N lacks, parents first, then renders it. jobs=2 makes two runs at once, each with half of

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 
-from experiments.compose import compose, groups, name_of, options
-from experiments.errors import UsageError, first_line, told
-from experiments.execute import ensure, missing_device, require_device
-from experiments.identity import Run, identify
+from experiments.config.compose import compose, groups, name_of, options
+from experiments.config.errors import UsageError, first_line, told
+from experiments.config.identity import Run, identify
+from experiments.runs.execute import ensure, missing_device, require_device
 
 USAGE = """\
 usage: python -m experiments.run [-m] [--cfg] name=value ...
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         print(help_text())
         return 0
     if {"-m", "--multirun"} & set(flags):
-        from experiments.sweep import sweep
+        from experiments.runs.sweep import sweep
 
         return sweep(overrides)
     job = compose(overrides)
@@ -64,7 +64,7 @@ def require_values(run: Run) -> None:
     names = {name_of(override) for override in run.job.overrides} - {*groups(), "seed"}
     if not names:
         return
-    from experiments.build import from_config  # imports torch
+    from experiments.config.build import from_config  # imports torch
 
     own = any(name.startswith("evals.") for name in names)
     config = run.config | {"evals": run.config["evals"] if own else {}}

@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from experiments import record
-from experiments.compose import compose, name_of
-from experiments.errors import UsageError, told
-from experiments.execute import ensure, work
-from experiments.files import write, write_json
-from experiments.identity import HOW, PRECISION, digest, settled, what
-from experiments.named import foreign_run, run_folder, split
-from experiments.places import outputs, shown
+from experiments.config.compose import compose, name_of
+from experiments.config.errors import UsageError, told
+from experiments.config.identity import HOW, PRECISION, digest, settled, what
+from experiments.config.paths import outputs, shown
+from experiments.runs import record
+from experiments.runs.execute import ensure, work
+from experiments.runs.files import write, write_json
+from experiments.runs.resolve_model import foreign_run, run_folder, split
 
 USAGE = (
     "usage: python -m experiments.score model=RUN_ID|FOLDER|ORG/NAME 'evals=[a,b]' [data_mirror=DIR] [name=value ...]; "

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from experiments import record
-from experiments.compose import Job, compose
-from experiments.errors import UsageError, told
-from experiments.files import write
-from experiments.identity import Run, identify
-from experiments.places import outputs, shown
+from experiments.config.compose import Job, compose
+from experiments.config.errors import UsageError, told
+from experiments.config.identity import Run, identify
+from experiments.config.paths import outputs, shown
+from experiments.runs import record
+from experiments.runs.files import write
+from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Definition, numbers, read
 from experiments.tables.fill import Made, Table, fill
-from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\

@@ -7,7 +7,7 @@ from unified_lm.backbones import Tiny
 from unified_lm.data.rows import Row
 from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts import Format, Template
+from unified_lm.prompts.template import Format, Template
 
 CHATML = Template(
     name="chatml",

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unified_lm.readout import normalized
-from unified_lm.tiles import Repeats, cross_entropy
+from unified_lm.tiled_cross_entropy import Repeats, cross_entropy
 
 FEWEST_ROWS = 256
 """Rows of logits held at least: with fewer, products are small and additions to the gradient of `weight` many."""
@@ -30,7 +30,7 @@ def info_nce(
     """Mean cross-entropy of each query against every candidate; `targets[i]` is the index of query i's positive.
 
     `excluded` marks candidates that are no negatives of a query (its duplicates and false negatives); a target is
-    never excluded. `similarity`: "cosine" or "dot". No b x n matrix is built: see `unified_lm.tiles`.
+    never excluded. `similarity`: "cosine" or "dot". No b x n matrix is built: see `unified_lm.tiled_cross_entropy`.
     Source: van den Oord et al. 2018 (InfoNCE), in the form of Karpukhin et al. 2020 and Muennighoff et al. 2024.
     """
     if similarity == "cosine":

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unified_lm.attention.layout import Layout, allowed
-from unified_lm.attention.plan import Plan
+from unified_lm.attention.modes import Plan
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence, collate
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from experiments.bench.measure import Line
 from experiments.bench.shown import plot, table
-from experiments.errors import UsageError, told
-from experiments.files import write, write_json
-from experiments.places import outputs, shown
-from experiments.provenance import git, hardware, versions
+from experiments.config.errors import UsageError, told
+from experiments.config.paths import outputs, shown
+from experiments.runs.files import write, write_json
+from experiments.runs.provenance import git, hardware, versions
 
 USAGE = (
     "usage: python -m experiments.bench [device=cpu|cuda] [only=losses,encoding,training,harnesses] [size=1] "

@@ -24,11 +24,11 @@ def measured(chunk_tokens: int) -> dict[str, float]:
 
     from unified_lm.attention import Plan
     from unified_lm.backbones import SmolLM2
-    from unified_lm.data.packaged import PackagedText
+    from unified_lm.data.packaged.source import PackagedText
     from unified_lm.methods.ulme import Ulme
     from unified_lm.model import UnifiedLM
     from unified_lm.packing import pack
-    from unified_lm.prompts import Format, Template
+    from unified_lm.prompts.template import Format, Template
     from unified_lm.training.distributed import Ranks
     from unified_lm.training.objective import Randomness, Reader, accumulate
 

@@ -14,9 +14,9 @@ import torch
 
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
-from unified_lm.encode import Encoder
 from unified_lm.flops import linears
-from unified_lm.store import Store
+from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.encode import Encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

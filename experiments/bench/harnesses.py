@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from evals.embedding.packaged_docs import CodeRetrieval
+from evals.embedding.suite import MtebSuite
 from evals.instructions import read
-from evals.mteb_suite import MtebSuite
-from evals.offline import CodeRetrieval
 from evals.score import Subject
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
-from unified_lm.encode import Encoder
-from unified_lm.generate import Generator
+from unified_lm.inference.encode import Encoder
+from unified_lm.inference.generate import Generator
 
 BATCH = 8
 

@@ -16,13 +16,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from unified_lm.attention import Plan
-from unified_lm.backbones.loaded import read_tokenizer, without_progress_bars
+from unified_lm.backbones.base import read_tokenizer, without_progress_bars
 from unified_lm.backbones.smollm2 import SmolLM2
-from unified_lm.data.packaged import PackagedText
+from unified_lm.data.packaged.source import PackagedText
 from unified_lm.data.rows import Row
-from unified_lm.encode import Encoder
+from unified_lm.inference.encode import Encoder
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts import Format, Template
+from unified_lm.prompts.template import Format, Template
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

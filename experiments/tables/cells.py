@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.tables.code_versions import Maker, named, several
 from experiments.tables.definition import Reported
-from experiments.tables.makers import Maker, named, several
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from experiments.tables.cells import Cell, Measure, half_interval
+from experiments.tables.code_versions import several
 from experiments.tables.definition import Claim
-from experiments.tables.makers import several
 
 HOLDS, FAILS, UNTOLD, FEW = "holds", "fails", "not distinguishable", "not enough runs"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from experiments.errors import UsageError, nearest
-from experiments.places import CONF
+from experiments.config.errors import UsageError, nearest
+from experiments.config.paths import CONF
 
 RELATIONS = (">", "<")
 ORIGINS = ("printed", "derived", "third-party")

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.errors import UsageError, first_line
+from experiments.config.errors import UsageError, first_line
 from experiments.tables.cells import Cell, Measure
 from experiments.tables.claims import Verdict, judged
+from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Column, Definition, Model, Row
-from experiments.tables.makers import Maker
 
 NO_READOUT = ("", "none", "n/a")
 HOW_FAR = {"started": "the run is not trained to its end", "trained": "the run is not scored to its end"}

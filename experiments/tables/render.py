@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.tables.definition import Column
 from experiments.tables.fill import Line, Table
-from experiments.tables.words import (
+from experiments.tables.text import (
     MISSING,
     about,
     body,

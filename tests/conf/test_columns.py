@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from evals.lm_eval_suite import LmEvalSuite, reported
-from evals.means import METRIC
-from experiments.build import build
-from experiments.compose import compose
+from evals.averages import METRIC
+from evals.generation.suite import LmEvalSuite, reported
+from experiments.config.build import build
+from experiments.config.compose import compose
 from experiments.tables import definition
 from experiments.tables.fill import Made, measure
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.build import from_config
-from experiments.compose import compose, groups, options
-from experiments.errors import UsageError
-from experiments.identity import identify
-from experiments.places import CONF
+from experiments.config.build import from_config
+from experiments.config.compose import compose, groups, options
+from experiments.config.errors import UsageError
+from experiments.config.identity import identify
+from experiments.config.paths import CONF
 from experiments.tables import definition
 
 SCALES = ("mini", "tiny", "paper")

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments import check_data
-from experiments.build import build
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.identity import identify
+from experiments.config.build import build
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import identify
 from unified_lm.data.rows import Row
 from unified_lm.data.streams import Streams
 

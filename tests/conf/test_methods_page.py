@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.compose import options
-from experiments.places import CONF, ROOT
+from experiments.config.compose import options
+from experiments.config.paths import CONF, ROOT
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from experiments.build import from_config
-from experiments.compose import compose, options
-from experiments.identity import Run, identify
+from experiments.config.build import from_config
+from experiments.config.compose import compose, options
+from experiments.config.identity import Run, identify
 
 COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]
 TRAINED = [e for e in options("experiment") if e.startswith(("t1_", "t3_", "t4_")) and e not in ("t1_base", "t1_echo")]

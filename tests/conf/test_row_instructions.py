@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from experiments.build import from_config
-from experiments.compose import compose
+from experiments.config.build import from_config
+from experiments.config.compose import compose
 from experiments.tables import definition
 from experiments.tables.definition import Model
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import yaml
 
-from evals.lm_eval_suite import LmEvalSuite
-from evals.lm_offline import in_memory
-from evals.lm_tasks import LmTask
-from evals.means import Mean
-from evals.pinned import lm_suite
+from evals.averages import Mean
+from evals.benchmarks import lm_suite
+from evals.generation.packaged_docs import in_memory
+from evals.generation.suite import LmEvalSuite
+from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
 from unified_lm.backbones import Tiny
-from unified_lm.generate import Generated, Generator
+from unified_lm.inference.generate import Generated, Generator
 from unified_lm.model import UnifiedLM
 
 SUMS = [

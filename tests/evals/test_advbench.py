@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evals.advbench import BENIGN, HARMFUL, PATHS, chunks, suite
-from evals.embedding import Compared, compared
-from evals.mteb_suite import MtebSuite
+from evals.advbench_ir import BENIGN, HARMFUL, PATHS, chunks, suite
+from evals.embedding.mteb_adapter import Compared, compared
+from evals.embedding.suite import MtebSuite
 from evals.score import Score, Subject
 from tests.evals.lexical import Constant, Lexical
 

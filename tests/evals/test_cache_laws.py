@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from evals.embedding.suite import MtebSuite
+from evals.embedding.tasks import HubTask
+from evals.generation.suite import LmEvalSuite
+from evals.generation.tasks import LmTask, Registered
 from evals.instructions import Instructions
-from evals.lm_eval_suite import LmEvalSuite
-from evals.lm_tasks import LmTask, Registered
-from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
-from evals.tasks import HubTask
 from tests.evals.lm import Counting
 from tests.evals.mirrors import beir, cups, of, publish, revision, similarity, sums
 from tests.models import CHATML, PLANS, unified
-from unified_lm.encode import Encoder
-from unified_lm.prompts import Format, Template
-from unified_lm.store import weights_digest
+from unified_lm.inference.embedding_store import weights_digest
+from unified_lm.inference.encode import Encoder
+from unified_lm.prompts.template import Format, Template
 
 TASKS = ("STSBenchmark", "SciFact")
 ASKING = replace(CHATML, document="{instruction}{text}")

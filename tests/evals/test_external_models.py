@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from evals.external import Bm25, SentenceTransformers, model_folder
-from evals.local import retrieval_suite
+from evals.embedding.local_files import retrieval_suite
+from evals.external_models import Bm25, SentenceTransformers, model_folder
 from evals.score import Embedder, Subject, key
 from tests.evals.lexical import beir_folder
 

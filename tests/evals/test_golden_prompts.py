@@ -7,9 +7,9 @@ import yaml
 
 from evals.instructions import read
 from tests.models import CAUSAL, form, unified
-from unified_lm.encode import Encoder
+from unified_lm.inference.encode import Encoder
 from unified_lm.packing import collate
-from unified_lm.prompts import Template
+from unified_lm.prompts.template import Template
 from unified_lm.readout import Readout
 
 TEMPLATES = Path(__file__).parents[2] / "conf" / "template"

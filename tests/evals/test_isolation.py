@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from evals.isolation import NAMESPACES, described, failure, namespaces
+from evals.generation.sandbox import NAMESPACES, described, failure, namespaces
 
 APART = pytest.mark.parametrize(
     "apart",

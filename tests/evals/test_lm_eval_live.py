@@ -12,13 +12,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from evals.live_lm import LiveLM, asked
+from evals.generation.lm_eval_adapter import LiveLM, asked
 from tests.evals.lm import CONF, settings
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
-from unified_lm.generate import Generated, Generator
+from unified_lm.inference.generate import Generated, Generator
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts import Format, Template
+from unified_lm.prompts.template import Format, Template
 
 CHATML = Template(
     name="chatml",

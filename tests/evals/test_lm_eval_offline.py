@@ -8,24 +8,24 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from evals.lm_eval_suite import LmEvalSuite
-from evals.lm_offline import DescriptionChoice, ExplanationPerplexity, ImportStatement
-from evals.lm_tasks import LmTask
+from evals.generation.packaged_docs import DescriptionChoice, ExplanationPerplexity, ImportStatement
+from evals.generation.suite import LmEvalSuite
+from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
-from experiments.build import build
+from experiments.config.build import build
 from unified_lm.attention import Plan
 from unified_lm.backbones import Loaded, Tiny
-from unified_lm.data.packaged import held_out_objects
-from unified_lm.generate import Generator
+from unified_lm.data.packaged.source import held_out_objects
+from unified_lm.inference.generate import Generator
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
 def suite() -> LmEvalSuite:
     config = OmegaConf.to_container(OmegaConf.load(CONF / "evals/lm_offline.yaml"))
-    return build(config["lm_offline"], "evals.lm_offline")
+    return build(config["lm_offline"], "evals.generation.packaged_docs")
 
 
 def generator_of(loaded: Loaded, weights: str, autocast: torch.dtype | None = None) -> Generator:

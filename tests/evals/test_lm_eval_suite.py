@@ -13,10 +13,10 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 
-from evals.external import Bm25
-from evals.lm_eval_suite import LmEvalSuite
+from evals.external_models import Bm25
+from evals.generation.suite import LmEvalSuite
 from evals.score import Score, Subject
-from evals.store import Store
+from evals.score_store import Store
 from tests.evals.lm import CHOICES_TASK, SUITE, SUMS_TASK, generator_of, subject_of
 from unified_lm.backbones import Tiny
 
@@ -118,5 +118,5 @@ def test_a_subject_that_does_not_generate_is_skipped_with_the_reason(tmp_path: P
 
 
 def test_the_suite_can_be_imported_and_built_without_lm_eval() -> None:
-    code = "import sys, evals.lm_eval_suite, evals.lm_offline; sys.exit('lm_eval' in sys.modules)"
+    code = "import sys, evals.generation.suite, evals.generation.packaged_docs; sys.exit('lm_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

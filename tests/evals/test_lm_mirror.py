@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from evals.lm_eval_suite import LmEvalSuite
-from evals.means import Mean
+from evals.averages import Mean
+from evals.generation.suite import LmEvalSuite
 from tests.evals.lm import committed, generator_of, scored, subject_of
 from tests.evals.mirrors import cups, publish, sums
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.lm_eval_suite import LmEvalSuite
-from evals.lm_tasks import LmTask, Registered, config_digest
+from evals.generation.suite import LmEvalSuite
+from evals.generation.tasks import LmTask, Registered, config_digest
 from tests.evals.lm import CHOICES_TASK, SUMS_TASK, generator_of, subject_of
 
 COMMIT = "0" * 40

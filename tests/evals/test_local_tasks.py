@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evals.external import Bm25
-from evals.local import BeirFolder, StsFile, retrieval_suite, similarity_suite
-from evals.mteb_suite import MtebSuite
+from evals.embedding.local_files import BeirFolder, StsFile, retrieval_suite, similarity_suite
+from evals.embedding.suite import MtebSuite
+from evals.external_models import Bm25
 from evals.score import Subject
 from tests.evals.lexical import ANIMALS, Constant, Lexical, beir_folder, sts_file
 

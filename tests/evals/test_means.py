@@ -2,7 +2,7 @@
 
 import pytest
 
-from evals.means import MIXED, Mean, averaged
+from evals.averages import MIXED, Mean, averaged
 from evals.score import Score
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from evals.check import problems
+from evals.averages import Mean
+from evals.check_data import problems
+from evals.embedding.suite import MtebSuite
+from evals.embedding.tasks import HubTask
+from evals.generation.suite import LmEvalSuite
 from evals.instructions import Instructions
-from evals.lm_eval_suite import LmEvalSuite
-from evals.means import Mean
-from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject, Unscored
-from evals.store import Store
-from evals.tasks import HubTask
+from evals.score_store import Store
 from tests.evals.lexical import Lexical
 from tests.evals.lm import committed, generator_of, subject_of
 from tests.evals.mirrors import beir, cups, of, publish, revision, similarity, sums

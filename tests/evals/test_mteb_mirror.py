@@ -8,10 +8,10 @@ from typing import Any
 import mteb
 import pytest
 
+from evals.embedding.suite import MtebSuite
+from evals.embedding.tasks import HubTask, published
 from evals.instructions import Instructions
-from evals.mteb_suite import MtebSuite
 from evals.score import Score, Subject
-from evals.tasks import HubTask, published
 from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
 from tests.evals.mirrors import beir, of, publish, revision, similarity
 

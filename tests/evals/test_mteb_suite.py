@@ -13,14 +13,14 @@ import torch
 from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.external import Bm25
+from evals.embedding.local_files import BeirFolder, StsFile
+from evals.embedding.suite import MtebSuite
+from evals.embedding.tasks import own_task, retrieval_data
+from evals.external_models import Bm25
 from evals.instructions import Instructions
-from evals.local import BeirFolder, StsFile
-from evals.mteb_suite import MtebSuite
 from evals.random_state import random_state_kept
 from evals.score import Score, Subject
-from evals.store import Store
-from evals.tasks import own_task, retrieval_data
+from evals.score_store import Store
 from tests.evals.lexical import ANIMALS, QUESTIONS, Constant, Lexical, beir_folder, sts_file
 
 ASK = Instructions(name="t", tasks={"LocalBeir": {"query": "find the animal"}, "LocalSts": {"query": "same meaning"}})
@@ -268,7 +268,8 @@ def test_a_block_that_seeds_every_generator_leaves_them_as_they_were() -> None:
 
 
 def test_importing_the_scorers_writes_nothing_to_the_users_home(tmp_path: Path) -> None:
-    code = "import evals.mteb_suite, evals.offline, evals.local, evals.external"
+    embedding = ", ".join(f"evals.embedding.{name}" for name in ("suite", "packaged_docs", "local_files"))
+    code = f"import {embedding}, evals.external_models"
     environment = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), "PATH": ""}
     (tmp_path / "home").mkdir()
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -11,12 +11,12 @@ from hydra.utils import instantiate
 from mteb.abstasks import AbsTask
 from omegaconf import OmegaConf
 
-from evals import offline
-from evals.mteb_suite import MtebSuite
+from evals.embedding import packaged_docs as offline
+from evals.embedding.suite import MtebSuite
 from evals.score import Score, Subject
-from evals.store import Store
+from evals.score_store import Store
 from tests.evals.lexical import Constant, Lexical
-from unified_lm.data.packaged import HELD_OUT_PACKAGES, DocumentedObject, held_out_objects
+from unified_lm.data.packaged.source import HELD_OUT_PACKAGES, DocumentedObject, held_out_objects
 
 CONF = Path(__file__).parents[2] / "conf" / "evals"
 RANKED = ("PackagedCodeRetrieval", "PackagedExplanationRetrieval", "PackagedCodeReranking")

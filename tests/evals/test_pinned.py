@@ -11,22 +11,22 @@ import pytest
 import yaml
 from lm_eval import tasks as lm_eval_tasks
 
-from evals import advbench
-from evals.generated_code import GeneratedCode
+from evals import advbench_ir as advbench
+from evals.averages import Mean
+from evals.benchmarks import lm_suite, mteb_suite
+from evals.embedding.suite import MtebSuite
+from evals.generation.generated_code import GeneratedCode
+from evals.generation.suite import LmEvalSuite
 from evals.instructions import TABLES, read
-from evals.lm_eval_suite import LmEvalSuite
-from evals.means import Mean
-from evals.mteb_suite import MtebSuite
-from evals.pinned import lm_suite, mteb_suite
 
 CONF = Path(__file__).parents[2] / "conf" / "evals"
 SUITES: dict[str, dict[str, Any]] = {
     name: suite for path in sorted(CONF.glob("*.yaml")) for name, suite in yaml.safe_load(path.read_text()).items()
 }
 FACTORIES = {
-    "evals.pinned.mteb_suite": mteb_suite,
-    "evals.pinned.lm_suite": lm_suite,
-    "evals.advbench.suite": advbench.suite,
+    "evals.benchmarks.mteb_suite": mteb_suite,
+    "evals.benchmarks.lm_suite": lm_suite,
+    "evals.advbench_ir.suite": advbench.suite,
 }
 PINNED = {name: suite for name, suite in SUITES.items() if suite["_target_"] in FACTORIES}
 MTEB = [name for name, suite in PINNED.items() if suite["_target_"].endswith("mteb_suite")]

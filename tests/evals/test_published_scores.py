@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from evals.any_task import mteb_tasks
-from evals.external import Bm25, SentenceTransformers
-from evals.local import retrieval_suite, similarity_suite
-from evals.mteb_suite import MtebSuite
+from evals.any_tasks import mteb_tasks
+from evals.embedding.local_files import retrieval_suite, similarity_suite
+from evals.embedding.resumable import Kept
+from evals.embedding.suite import MtebSuite
+from evals.external_models import Bm25, SentenceTransformers
 from evals.score import Score, Subject
-from evals.vectors import Kept
 from tests.evals.mirrors import of, publish
-from unified_lm.store import Store
+from unified_lm.inference.embedding_store import Store
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 0.002  # 0.2 of the points that papers print

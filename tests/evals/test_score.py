@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from evals.external import Bm25
+from evals.external_models import Bm25
 from evals.score import Embedder, Score, Searcher, Subject, key
 from tests.evals.lexical import Lexical
 
@@ -80,6 +80,7 @@ def test_what_may_differ_between_processes_cannot_enter_a_key() -> None:
 
 
 def test_scores_are_read_without_loading_a_tensor_library() -> None:
-    heavy = "import sys, evals.score, evals.store; print([m for m in ('torch', 'mteb', 'lm_eval') if m in sys.modules])"
+    heavy = "import sys, evals.score, evals.score_store; "
+    heavy += "print([m for m in ('torch', 'mteb', 'lm_eval') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

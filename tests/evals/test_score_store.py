@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evals.score import Score
-from evals.store import Store
+from evals.score_store import Store
 from tests.evals.test_score import FIELDS
 
 IDENTITY = {"model": {"weights": "a"}, "task": "t", "revision": "r"}

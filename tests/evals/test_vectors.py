@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from evals import vectors
+from evals.embedding import resumable as vectors
+from evals.embedding.local_files import BeirFolder
+from evals.embedding.suite import MtebSuite
 from evals.instructions import Instructions
-from evals.local import BeirFolder
-from evals.mteb_suite import MtebSuite
 from evals.score import Embedder, Subject
 from tests.evals.lexical import ANIMALS, QUESTIONS, Lexical, beir_folder
 from tests.models import form, unified
-from unified_lm import store
-from unified_lm.encode import Encoder
+from unified_lm.inference import embedding_store as store
+from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.encode import Encoder
 from unified_lm.packing import PackedBatch
-from unified_lm.store import Store
 
 MANY = {**ANIMALS, **{f"x{i}": ("", f"a text about nothing, number {i}") for i in range(40)}}
 

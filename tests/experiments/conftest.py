@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments import execute
+from experiments.runs import execute
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real worker, called in this process: no test pays for importing torch again."""
-    from experiments import worker
+    from experiments.runs import worker
 
     def work(folder: Path, config: Mapping[str, Any]) -> int:
         return worker.main(folder)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import answers, record
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.execute import ensure
-from experiments.identity import identify
-from experiments.models import opened
-from experiments.places import ROOT
+from experiments import answers
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import identify
+from experiments.config.paths import ROOT
+from experiments.runs import record
+from experiments.runs.execute import ensure
+from experiments.runs.open_run import opened
 
 ASKED = ["data=tiny", "scale=tiny", "template=chatml", "part=1"]
 

@@ -10,7 +10,7 @@ from experiments.bench import losses, measure
 from experiments.bench.cuda import encoding, plan, shapes
 from experiments.bench.cuda.shapes import Shape
 from experiments.bench.shown import plot, table
-from experiments.errors import UsageError
+from experiments.config.errors import UsageError
 
 
 class Small:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compose as composing
 from experiments import run
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.execute import launcher
-from experiments.places import ROOT
+from experiments.config import compose as composing
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.paths import ROOT
+from experiments.runs.execute import launcher
 
 WRONG = {
     "optim.learing_rate=1": "did you mean optim.learning_rate",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments import doctor
-from experiments.flash import Machine, remedy
+from experiments.runs.flash import Machine, remedy
 from unified_lm.attention import kernels
 
 HOPPER = Machine(torch="2.13.0+cu130", cuda="13.0", abi=True, capability=(9, 0))

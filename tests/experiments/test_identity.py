@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments import compose as composing
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.identity import PRECISION, digest, identify, science, settled
-from experiments.places import ROOT
+from experiments.config import compose as composing
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import PRECISION, digest, identify, science, settled
+from experiments.config.paths import ROOT
 from tests.experiments.test_compose import chain, own_conf
 
 __all__ = ["own_conf"]
@@ -77,7 +77,7 @@ def test_the_data_is_part_of_the_identity() -> None:
 
 
 def test_a_run_id_is_the_same_in_every_process_and_in_every_order_of_keys() -> None:
-    code = "from experiments.compose import compose; from experiments.identity import identify\n"
+    code = "from experiments.config.compose import compose; from experiments.config.identity import identify\n"
     code += f"print(identify(compose({JOB!r})).run_id)"
     found = {
         subprocess.run(
@@ -195,7 +195,7 @@ def test_vectors_that_a_method_reads_count_by_their_content_not_by_their_place(t
         (tmp_path / name / "part-00000-x.npy").write_bytes(value)
 
     def given(folder: Path) -> str:
-        return f"+method.teacher={{_target_: unified_lm.data.derived.TeacherVectors, folder: {folder}}}"
+        return f"+method.teacher={{_target_: unified_lm.data.model_made.TeacherVectors, folder: {folder}}}"
 
     job = ["method=llm2vec_gen", "trainable=slots", "scale=tiny", "name=gen"]
     here, there, other = (identify(compose([*job, given(tmp_path / name)])) for name in ("here", "there", "other"))

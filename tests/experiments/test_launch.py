@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments import record
-from experiments.compose import compose
-from experiments.execute import ensure
-from experiments.identity import Run, identify
-from experiments.places import ROOT
+from experiments.config.compose import compose
+from experiments.config.identity import Run, identify
+from experiments.config.paths import ROOT
+from experiments.runs import record
+from experiments.runs.execute import ensure
 from tests.models import apart
 
 JOB = [

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import encode, export, record, score
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.execute import ensure
-from experiments.identity import Run, identify
-from experiments.models import built, opened
+from experiments import encode, export, score
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import Run, identify
+from experiments.runs import record
+from experiments.runs.execute import ensure
+from experiments.runs.open_run import built, opened
 
 TEXTS = ("what is water", "bread is food", "a list has elements")
 QUIET = ["scale=tiny", "logging.wandb=disabled"]
@@ -113,7 +114,7 @@ def beir(folder: Path) -> Path:
 def test_a_finished_run_is_scored_with_another_suite_and_keeps_its_weights(
     made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from experiments import execute
+    from experiments.runs import execute
 
     monkeypatch.setattr(score, "work", execute.work)
     before = record.read(made.folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from experiments import progress
+from experiments.runs import progress
 
 MARKS = ("", "a warning | of something 1/2\n", "2026-01-01 00:00:00,000 INFO experiments: pid 1: run\n")
 

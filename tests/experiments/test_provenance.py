@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import provenance
+from experiments.runs import provenance
 
 SOURCE = """def double(x):
     return 2 * x
@@ -23,7 +23,13 @@ def double(x):  # twice
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with a file at each place where numbers are made, and one beside them."""
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    for name in ("unified_lm/a.py", "evals/b.py", "evals/table.yaml", "experiments/build.py", "experiments/models.py"):
+    for name in (
+        "unified_lm/a.py",
+        "evals/b.py",
+        "evals/table.yaml",
+        "experiments/config/build.py",
+        "experiments/runs/open_run.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(SOURCE)
     (tmp_path / "README.md").write_text("words")
@@ -64,7 +70,7 @@ def test_words_about_the_code_leave_its_digest(project: Path) -> None:
     assert provenance.code_of(before) == provenance.code_of(after) == provenance.code()
 
 
-@pytest.mark.parametrize("name", ["unified_lm/a.py", "evals/table.yaml", "experiments/build.py", "evals/new.py"])
+@pytest.mark.parametrize("name", ["unified_lm/a.py", "evals/table.yaml", "experiments/config/build.py", "evals/new.py"])
 def test_what_a_number_passes_through_changes_the_digest(project: Path, name: str) -> None:
     before = provenance.code()
     (project / name).write_text(SOURCE.replace("2", "3"))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import record
 from experiments.check_data import NEEDS_A_VALUE
-from experiments.compose import compose, options
-from experiments.errors import UsageError
-from experiments.files import write, write_json
-from experiments.identity import Run, identify
+from experiments.config.compose import compose, options
+from experiments.config.errors import UsageError
+from experiments.config.identity import Run, identify
 from experiments.report import write_report
+from experiments.runs import record
+from experiments.runs.files import write, write_json
 
 JOB = ["experiment=t15_ulme", "scale=tiny"]
 

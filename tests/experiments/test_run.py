@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import record, reproduce
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.execute import ensure
-from experiments.identity import Run, identify
-from experiments.places import ROOT
+from experiments import reproduce
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import Run, identify
+from experiments.config.paths import ROOT
 from experiments.run import main
+from experiments.runs import record
+from experiments.runs.execute import ensure
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
@@ -62,7 +63,7 @@ def test_a_record_names_every_version_that_had_a_part_in_it_once(here: None, mon
     assert ensure(run) == 0
     assert entry_of(run)["makers"] == [first]
     later = first | {"code": "another"}
-    monkeypatch.setattr("experiments.worker.maker", lambda: later)
+    monkeypatch.setattr("experiments.runs.worker.maker", lambda: later)
     record.change(run.folder, status="trained")
     assert ensure(run) == 0
     assert entry_of(run)["makers"] == [first, later]
@@ -139,7 +140,7 @@ def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(ou
 def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_starts(
     here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from experiments.models import opened
+    from experiments.runs.open_run import opened
 
     child = a_run("parent=t15_contrastive", "optim.learning_rate=1e-30")
     assert ensure(child) == 0
@@ -154,9 +155,9 @@ def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_star
 
 BEGIN = """
 import sys
-from experiments import record
-from experiments.compose import compose
-from experiments.identity import identify
+from experiments.runs import record
+from experiments.config.compose import compose
+from experiments.config.identity import identify
 run = identify(compose(sys.argv[1:]))
 with record.held(run.folder):
     record.begin(run)
@@ -236,7 +237,7 @@ def test_how_an_earlier_attempt_ended_does_not_speak_for_this_one(outputs: Path)
 
 
 def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: None) -> None:
-    from experiments.models import opened
+    from experiments.runs.open_run import opened
 
     run = a_run("runtime.keep_last=2")
     assert ensure(run) == 0

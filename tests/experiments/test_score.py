@@ -7,8 +7,9 @@ from pathlib import Path
 import mteb
 import pytest
 
-from experiments import check_data, record, score
-from experiments.errors import UsageError
+from experiments import check_data, score
+from experiments.config.errors import UsageError
+from experiments.runs import record
 from experiments.score import asked_anew, chosen
 from unified_lm.backbones import Tiny
 

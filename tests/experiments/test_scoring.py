@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import record, score
-from experiments.places import ROOT
+from experiments import score
+from experiments.config.paths import ROOT
+from experiments.runs import record
 from tests.evals.mirrors import beir, cups, of, publish, similarity, sums
 from unified_lm.backbones import Tiny
 

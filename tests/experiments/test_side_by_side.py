@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from experiments import record
-from experiments.compose import compose
-from experiments.errors import UsageError
-from experiments.identity import Run, identify
-from experiments.places import ROOT
+from experiments.config.compose import compose
+from experiments.config.errors import UsageError
+from experiments.config.identity import Run, identify
+from experiments.config.paths import ROOT
 from experiments.reproduce import at_once
-from experiments.side_by_side import Crew, available, places, stages
+from experiments.runs import record
+from experiments.runs.side_by_side import Crew, available, places, stages
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled", "runtime.threads=null"]
 
@@ -69,10 +69,10 @@ def test_a_failed_run_stops_none_but_those_that_start_from_it(capfd: pytest.Capt
 
 SCRIPT = """
 import sys
-from experiments.compose import compose
-from experiments.identity import identify
+from experiments.config.compose import compose
+from experiments.config.identity import identify
 from experiments.reproduce import in_turn
-from experiments.side_by_side import Crew
+from experiments.runs.side_by_side import Crew
 runs = [identify(compose([*sys.argv[2:], f"seed={seed}"])) for seed in (0, 1, 2)]
 codes = Crew(runs, 2).work() if sys.argv[1] == "2" else in_turn(runs)
 print(sorted(codes.values()))

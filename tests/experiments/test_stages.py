@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import record
-from experiments.compose import compose
-from experiments.execute import ensure
-from experiments.identity import Run, identify
-from experiments.models import opened
+from experiments.config.compose import compose
+from experiments.config.identity import Run, identify
+from experiments.runs import record
+from experiments.runs.execute import ensure
+from experiments.runs.open_run import opened
 from experiments.tables.definition import Column, Row
 from experiments.tables.fill import Made, measure
-from unified_lm.data.derived import TeacherVectors
+from unified_lm.data.model_made import TeacherVectors
 from unified_lm.texts import text_hash
 
 ROWS = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evals.pinned import CHANGED
+from evals.benchmarks import CHANGED
 from evals.score import SUBSET
 from experiments.tables import definition
 from experiments.tables.definition import Column

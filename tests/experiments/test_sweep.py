@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import record
-from experiments.compose import compose, options
-from experiments.errors import UsageError
-from experiments.identity import identify
+from experiments.config.compose import compose, options
+from experiments.config.errors import UsageError
+from experiments.config.identity import identify
 from experiments.run import main
-from experiments.sweep import combinations
+from experiments.runs import record
+from experiments.runs.sweep import combinations
 
 ROOT = Path(__file__).parents[2]
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
@@ -20,7 +20,9 @@ JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
 IN_ONE_PROCESS = """
 import sys
-from experiments import execute, run, worker
+from experiments import run
+from experiments.runs import execute
+from experiments.runs import worker
 execute.work = lambda folder, config: worker.main(folder)
 sys.exit(run.main(sys.argv[1:]))
 """

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from experiments.errors import UsageError
+from experiments.config.errors import UsageError
+from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Claim, Reported, Row, Second, published
 from experiments.tables.fill import Table, fill
-from experiments.tables.makers import Maker
 from experiments.tables.render import FORMATS, plain
-from experiments.tables.words import footnotes
+from experiments.tables.text import footnotes
 from tests.a_table import DEFINITION, ROWS, made, runs, score, table
 
 

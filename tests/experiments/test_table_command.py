@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from experiments import reproduce, score, table
-from experiments.errors import UsageError
-from experiments.places import ROOT
+from experiments.config.errors import UsageError
+from experiments.config.paths import ROOT
 from experiments.report import write_report
 from experiments.tables import definition
 from tests.experiments.test_compose import own_conf

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.errors import UsageError
+from experiments.config.errors import UsageError
 from experiments.tables.cells import half_interval
 from experiments.tables.definition import Claim, Row
 from experiments.tables.fill import fill

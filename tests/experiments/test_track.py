@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import record, track
-from experiments.compose import compose
-from experiments.identity import identify
-from experiments.places import ROOT
+from experiments.config.compose import compose
+from experiments.config.identity import identify
+from experiments.config.paths import ROOT
+from experiments.runs import record
+from experiments.runs import wandb_mirror as track
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,8 @@ def test_off_is_an_object_that_does_nothing() -> None:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from experiments import record, track
+from experiments.runs import record
+from experiments.runs import wandb_mirror as track
 folder = Path(sys.argv[1])
 mirror = track.tracker(record.read(folder), folder, [])
 print(mirror.run.settings.mode)

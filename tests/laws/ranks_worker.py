@@ -15,10 +15,10 @@ from tests.models import fitting, form, mixed_rows, unified
 from unified_lm.packing import pack
 from unified_lm.trainable import Lora, Trainable
 from unified_lm.training.distributed import Ranks, process_group
+from unified_lm.training.fsdp import Launch, shard, synchronise
 from unified_lm.training.loop import Runtime, train
 from unified_lm.training.objective import Randomness, Reader, accumulate
 from unified_lm.training.optimizer import Optim
-from unified_lm.training.sharding import Launch, shard, synchronise
 
 OPTIM = Optim(
     learning_rate=1e-3,

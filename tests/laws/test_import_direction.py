@@ -47,6 +47,6 @@ def test_a_command_starts_without_the_heavy_packages(module: str) -> None:
 
 
 def test_composing_and_naming_a_run_needs_no_heavy_package() -> None:
-    code = "from experiments.compose import compose; from experiments.identity import identify\n"
+    code = "from experiments.config.compose import compose; from experiments.config.identity import identify\n"
     heavy = loaded(code + "identify(compose(['experiment=t15_ulme', 'scale=mini'])).run_id") & set(HEAVY)
     assert not heavy, f"composing imports {', '.join(sorted(heavy))}"

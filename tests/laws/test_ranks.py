@@ -11,7 +11,7 @@ from tests.models import apart
 from tests.processes import ranks
 from unified_lm.packing import Sequence, collate
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.sharding import Launch
+from unified_lm.training.fsdp import Launch
 
 WORLDS = (2, 4)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compose import compose
-from experiments.identity import identify
-from experiments.sweep import combinations
+from experiments.config.compose import compose
+from experiments.config.identity import identify
+from experiments.runs.sweep import combinations
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

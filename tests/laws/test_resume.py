@@ -10,7 +10,7 @@ from tests.laws.ranks_worker import OPTIM
 from tests.models import unified
 from tests.processes import Talking
 from unified_lm.training import checkpoint
-from unified_lm.training.watch import REQUEUE
+from unified_lm.training.watchdog import REQUEUE
 
 
 def start(folder: Path, pause: float = 0.0) -> Talking:

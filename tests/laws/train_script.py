@@ -12,7 +12,7 @@ from tests.laws.test_objective import METHODS
 from tests.models import form, unified
 from unified_lm.trainable import Lora
 from unified_lm.training.loop import Runtime, train
-from unified_lm.training.watch import REQUEUE, Preempted
+from unified_lm.training.watchdog import REQUEUE, Preempted
 
 
 def main(folder: Path, pause: float, say: Callable[[dict[str, Any]], None]) -> int:

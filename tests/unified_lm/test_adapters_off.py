@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.models import CAUSAL, form, unified
-from unified_lm.encode import Encoder
-from unified_lm.generate import Generator
+from unified_lm.inference.encode import Encoder
+from unified_lm.inference.generate import Generator
 from unified_lm.trainable import Lora
 
 PROMPTS = ["A query asks a question", "Sort the list, return the first element and", "Translate"]

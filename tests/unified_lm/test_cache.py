@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_lm.cache import cache_dir, digest, file_digest, folder_digest, made_once, written_whole
+from unified_lm.files import cache_dir, digest, file_digest, folder_digest, made_once, written_whole
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
 
 def test_of_several_processes_one_makes_a_file_and_all_see_it_whole(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from unified_lm.cache import made_once\n"
+        "import sys, time; from pathlib import Path; from unified_lm.files import made_once\n"
         "def make(partial):\n"
         "    with open(sys.argv[2], 'a') as made: made.write('x')\n"
         "    partial.write_text('beginning '); time.sleep(0.3); partial.open('a').write('end')\n"

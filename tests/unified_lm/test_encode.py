@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from tests.models import PLANS, form, unified
-from unified_lm import encode, store
-from unified_lm.encode import Encoder
+from unified_lm.inference import embedding_store as store
+from unified_lm.inference import encode
+from unified_lm.inference.embedding_store import Store, key, weights_digest
+from unified_lm.inference.encode import Encoder
 from unified_lm.packing import Sequence
-from unified_lm.store import Store, key, weights_digest
 
 TEXTS = ["a", "some text", "a somewhat longer text about numbers", "one, two, three. " * 12, "the end"]
 
@@ -194,7 +195,8 @@ import os, signal, sys
 from pathlib import Path
 from tests.unified_lm.test_encode import encoder
 from dataclasses import replace
-from unified_lm import encode, store
+from unified_lm.inference import encode
+from unified_lm.inference import embedding_store as store
 encode.WINDOW = store.SHARD = 8
 whole, count = store.write, 0
 def write(folder, keys, vectors):

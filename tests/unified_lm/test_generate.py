@@ -4,14 +4,14 @@ import pytest
 import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
-from unified_lm.attention.plan import Plan
+from unified_lm.attention.modes import Plan
 from unified_lm.backbones import Tiny
-from unified_lm.conversation import answer_header, written
-from unified_lm.decoding import next_token_logits
-from unified_lm.generate import WORTH_SHARING, Generator
+from unified_lm.inference.decoding import next_token_logits
+from unified_lm.inference.generate import WORTH_SHARING, Generator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
-from unified_lm.prompts import Format, Template
+from unified_lm.prompts.conversation import answer_header, written
+from unified_lm.prompts.template import Format, Template
 
 DECODERS = {
     "llama": Tiny(),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.models import PLANS, fitting, form, mixed_rows, unified
-from unified_lm.encode import Encoder
 from unified_lm.heads import LatentAttention
+from unified_lm.inference.encode import Encoder
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.packing import collate, pack
 from unified_lm.readout import Readout

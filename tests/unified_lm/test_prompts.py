@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.models import CAUSAL, CHATML, PLANS, form, unified
 from unified_lm.packing import IGNORED
-from unified_lm.prompts import Format, Template
+from unified_lm.prompts.template import Format, Template
 
 MODEL = unified(slots=2)
 PLAIN = Template(name="plain", query="{instruction}{text}{eos}", document="{text}{eos}", answer=" {text}{eos}")

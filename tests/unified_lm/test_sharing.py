@@ -8,13 +8,13 @@ import torch
 
 from tests.models import PLANS, form, unified
 from tests.unified_lm.test_encode import counted, encoder
-from unified_lm import sharing
 from unified_lm.attention import Bound, Layout, allowed
 from unified_lm.flops import pairs
+from unified_lm.inference import shared_prefix as sharing
+from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.shared_prefix import common, worth_sharing
 from unified_lm.packing import Sequence, collate
 from unified_lm.readout import Readout
-from unified_lm.sharing import common, worth_sharing
-from unified_lm.store import Store
 
 INSTRUCTION = "Given a claim, find documents that support or refute the claim"
 TEXTS = ["x", "some text", "a longer text about numbers", "two", "one, two, three. " * 9, "the end", "six", "the and"]

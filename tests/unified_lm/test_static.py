@@ -6,8 +6,9 @@ import torch
 
 from tests.models import unified
 from tests.unified_lm.test_encode import TEXTS, counted, encoder
-from unified_lm import sharing, static
-from unified_lm.static import CompiledLayers, filler, sizes
+from unified_lm.inference import compiled_layers as static
+from unified_lm.inference import shared_prefix as sharing
+from unified_lm.inference.compiled_layers import CompiledLayers, filler, sizes
 
 MANY = [f"text {i} " * (1 + i % 7) for i in range(30)]
 COMPILE = torch.compile

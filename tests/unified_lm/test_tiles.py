@@ -9,7 +9,7 @@ from tests.models import apart, form, gradient, mixed_rows, unified
 from unified_lm.losses import head_cross_entropy, info_nce, same_pair, same_text, token_cross_entropy
 from unified_lm.methods.generative import Generative
 from unified_lm.packing import collate
-from unified_lm.tiles import Repeats, cross_entropy
+from unified_lm.tiled_cross_entropy import Repeats, cross_entropy
 
 
 def draw(*shape, seed=0, dtype=torch.float64):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.models import form, mixed_rows, unified
 from tests.unified_lm.test_slots import ulme
 from unified_lm.backbones import Tiny
-from unified_lm.tokens import TokenCache, tokenized
+from unified_lm.prompts.token_cache import TokenCache, tokenized
 
 STRINGS = ["a text", "", "<|im_end|> is plain, äé漢", "a text", "one two three " * 300]
 

@@ -87,9 +87,7 @@ class Layout:
         return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True), made={})
 
 
-def allowed(
-    bound: Bound, device: torch.device | str, window: int | None = None, ahead: int = 0
-) -> Bool[Tensor, "l s"]:
+def allowed(bound: Bound, device: torch.device | str, window: int | None = None, ahead: int = 0) -> Bool[Tensor, "l s"]:
     """The definition of a mode: entry (i, j) says whether token i of the sequence may look at token j.
 
     The first `ahead` columns are tokens that stand before a causal sequence. A sliding `window` w keeps i - w < j (and,

@@ -1,7 +1,7 @@
 """Decoders to start from: each knows how to load itself and how to be identified without loading."""
 
+from unified_lm.backbones.base import Backbone, Loaded
 from unified_lm.backbones.hub import Hub
-from unified_lm.backbones.loaded import Backbone, Loaded
 from unified_lm.backbones.smollm2 import SmolLM2
 from unified_lm.backbones.tiny import Tiny
 

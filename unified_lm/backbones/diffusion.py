@@ -26,7 +26,7 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from unified_lm.backbones.loaded import read_weights
+from unified_lm.backbones.base import read_weights
 
 # The versions whose Qwen2 and Llama classes these mappings were checked against.
 TRANSFORMERS = SpecifierSet(">=5.23,<6")

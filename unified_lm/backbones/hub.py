@@ -22,9 +22,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from unified_lm.backbones.base import Loaded, digest, read_tokenizer, read_weights, torch_dtype
 from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, DiffusionLayout, require_transformers
-from unified_lm.backbones.loaded import Loaded, digest, read_tokenizer, read_weights, torch_dtype
-from unified_lm.cache import file_digest
+from unified_lm.files import file_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # What a checkpoint is made of. Never *.bin or *.pt (pickle), never *.py.

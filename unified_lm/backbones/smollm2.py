@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from unified_lm.backbones.loaded import (
+from unified_lm.backbones.base import (
     Loaded,
     digest,
     read_tokenizer,
@@ -23,7 +23,7 @@ from unified_lm.backbones.loaded import (
     torch_dtype,
     without_progress_bars,
 )
-from unified_lm.cache import cache_dir, file_digest
+from unified_lm.files import cache_dir, file_digest
 
 log = logging.getLogger(__name__)
 

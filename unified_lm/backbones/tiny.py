@@ -16,8 +16,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from unified_lm.backbones.base import Loaded, digest, torch_dtype
 from unified_lm.backbones.chatml import CHATML
-from unified_lm.backbones.loaded import Loaded, digest, torch_dtype
 
 ARCHITECTURES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,

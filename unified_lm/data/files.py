@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unified_lm.cache import digest, file_digest
 from unified_lm.data.records import Records
 from unified_lm.data.validity import BadRow
+from unified_lm.files import digest, file_digest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".txt", ".txt.gz")
 

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unified_lm.cache import cache_dir, folder_digest
 from unified_lm.data.records import Records
+from unified_lm.files import cache_dir, folder_digest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unified_lm.cache import digest
+from unified_lm.data.arrow_store import Rows, stored_rows
+from unified_lm.data.record_formats import SHAPES, Record, columns_reader, detect, turns_to_rows
 from unified_lm.data.rows import Row
-from unified_lm.data.shapes import SHAPES, Record, columns_reader, detect, turns_to_rows
-from unified_lm.data.store import Rows, stored_rows
 from unified_lm.data.validity import ON_BAD, BadRow, accepted
+from unified_lm.files import digest
 
 READER = "2"  # part of every fingerprint: raise it whenever other rows come out of the same records
 

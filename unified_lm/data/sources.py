@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+from unified_lm.data.arrow_store import Rows, corpus_fingerprint, rows_in_memory
 from unified_lm.data.rows import Row
-from unified_lm.data.store import Rows, corpus_fingerprint, rows_in_memory
 from unified_lm.data.validity import BadRow, check
 
 

@@ -10,11 +10,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from unified_lm.cache import digest
+from unified_lm.data.arrow_store import Rows
 from unified_lm.data.order import INCOMPLETE, Cut, permutation
 from unified_lm.data.rows import Row
 from unified_lm.data.sources import Source
-from unified_lm.data.store import Rows
+from unified_lm.files import digest
 
 
 @dataclass(frozen=True, kw_only=True)

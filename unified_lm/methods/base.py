@@ -18,7 +18,7 @@ from unified_lm.data.rows import Row
 from unified_lm.losses import info_nce, same_pair, same_text
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 

@@ -11,7 +11,7 @@ from unified_lm.heads import LatentAttention
 from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, triplet_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 

@@ -16,7 +16,7 @@ from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, toke
 from unified_lm.methods.generative import answers, refuse_bidirectional, texts
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 LOSSES = ("mean", "token", "mixed", "sample")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from unified_lm.conversation import answer_header
-from unified_lm.encode import Encoder
-from unified_lm.generate import Generator
+from unified_lm.inference.encode import Encoder
+from unified_lm.inference.generate import Generator
 from unified_lm.methods.untrained import Untrained
+from unified_lm.prompts.conversation import answer_header
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from unified_lm.methods.base import Reading, Vectors, labelled, roles, token_sum
 from unified_lm.methods.generative import answers
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence, collate
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 from unified_lm.texts import text_hash
 
@@ -39,7 +39,7 @@ class Teacher(Protocol):
 class LLM2VecGen:
     """Source: 2603.10913 v2, section 3, and its released code; use with trainable=slots (or lora, its variant).
 
-    `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.derived.keep_vectors`); a run
+    `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.model_made.keep_vectors`); a run
     makes them with the experiment that its `teacher` names.
     `squared_error`: "mean" over a vector's numbers (the code's MSELoss) or "sum" (the paper's squared norm).
     `margin_weight` above 0 reads the rows' `rivals`: they have an alignment term of their own, and each row's embedding

@@ -28,7 +28,7 @@ from unified_lm.methods.base import (
 from unified_lm.methods.generative import answers, refuse_bidirectional, texts
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 DISTANCES = ("cosine", "l2", "mse", "info_nce")

@@ -15,7 +15,7 @@ from unified_lm.data.rows import Row
 from unified_lm.methods.base import Reading, Vectors, plain_text, token_sum
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 
 MASKING = ("bert", "all")
 

@@ -13,7 +13,7 @@ from unified_lm.data.rows import Row
 from unified_lm.methods.base import Reading, Vectors, contrast, plain_text, read_roles
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 

@@ -17,7 +17,7 @@ from unified_lm.methods.base import Reading, Vectors, contrast, labelled, read_r
 from unified_lm.methods.generative import answers, refuse_bidirectional, texts
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout, pool
 
 TARGETS = ("mean", "length_weighted", "last")

@@ -19,14 +19,14 @@ from unified_lm.flops import mfu, training_flops
 from unified_lm.methods.base import Method, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
-from unified_lm.prompts import Format
-from unified_lm.tokens import TokenCache
+from unified_lm.prompts.template import Format
+from unified_lm.prompts.token_cache import TokenCache
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
+from unified_lm.training.fsdp import Launch, shard, synchronise
 from unified_lm.training.objective import Randomness, Reader, Redo, accumulate
 from unified_lm.training.optimizer import Optim
-from unified_lm.training.sharding import Launch, shard, synchronise
-from unified_lm.training.watch import Preempted, Watchdog, stop_requests
+from unified_lm.training.watchdog import Preempted, Watchdog, stop_requests
 
 
 @runtime_checkable

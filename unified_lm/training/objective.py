@@ -20,7 +20,7 @@ from unified_lm.methods.base import Method, Reading, Vectors, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
 from unified_lm.training.distributed import Ranks, is_filler
-from unified_lm.training.rowwise import keep_dense, rowwise
+from unified_lm.training.sparse_embedding_gradient import keep_dense, rowwise
 
 Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
 

@@ -20,12 +20,12 @@ from experiments.bench.cuda.shapes import (
 )
 from experiments.bench.material import CAUSAL, PLAIN
 from unified_lm.attention.kernels import KERNELS
-from unified_lm.encode import Encoder
 from unified_lm.flops import forward_flops
+from unified_lm.inference.encode import Encoder
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
-from unified_lm.prompts import Format
+from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
 BATCHES = (32, 128, 512)  # of sentence-transformers

@@ -11,10 +11,10 @@ import torch
 from experiments.bench.cuda import encoding, parts, training
 from experiments.bench.cuda.shapes import SHAPES, Measured, Shape, decoder
 from experiments.bench.material import CAUSAL
-from experiments.errors import UsageError
-from experiments.files import write, write_json
-from experiments.places import outputs, shown
-from experiments.provenance import git, hardware, versions
+from experiments.config.errors import UsageError
+from experiments.config.paths import outputs, shown
+from experiments.runs.files import write, write_json
+from experiments.runs.provenance import git, hardware, versions
 from unified_lm.selfcheck import check_attention
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from unified_lm.backbones.loaded import without_progress_bars
+from unified_lm.backbones.base import without_progress_bars
 from unified_lm.backbones.tiny import TEXT, tiny_tokenizer
 from unified_lm.flops import PEAKS
 from unified_lm.model import UnifiedLM

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from unified_lm.data.derived import keep_answers, keep_vectors
 from unified_lm.data.files import Files
+from unified_lm.data.model_made import keep_answers, keep_vectors
 from unified_lm.data.rows import Row
 from unified_lm.texts import text_hash
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from unified_lm.data.near_duplicates import near_duplicates, shingles
+from unified_lm.data.packaged.near_duplicates import near_duplicates, shingles
 
 
 def test_similarity_counts_shared_runs_of_four_words() -> None:

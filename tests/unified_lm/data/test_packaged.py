@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from unified_lm.data import corpus, extraction
-from unified_lm.data.corpus import held_out_objects, training_objects
-from unified_lm.data.extraction import DocumentedObject, documented_objects, extract
-from unified_lm.data.near_duplicates import near_duplicates
-from unified_lm.data.packaged import HELD_OUT_PACKAGES, TRAINING_PACKAGES, PackagedText
-from unified_lm.data.prose import masked
+from unified_lm.data.packaged import corpus
+from unified_lm.data.packaged import documentation as extraction
+from unified_lm.data.packaged.corpus import held_out_objects, training_objects
+from unified_lm.data.packaged.documentation import DocumentedObject, documented_objects, extract
+from unified_lm.data.packaged.near_duplicates import near_duplicates
+from unified_lm.data.packaged.prose import masked
+from unified_lm.data.packaged.source import HELD_OUT_PACKAGES, TRAINING_PACKAGES, PackagedText
 from unified_lm.data.rows import Row
 
 KINDS: list[dict[str, Any]] = [
@@ -236,7 +237,7 @@ def test_a_package_that_is_not_installed_is_an_error_that_names_it() -> None:
 
 def test_fingerprints_need_neither_text_nor_tensors() -> None:
     program = (
-        "import sys; from unified_lm.data.packaged import PackagedText\n"
+        "import sys; from unified_lm.data.packaged.source import PackagedText\n"
         "print(PackagedText(kind='pairs', split='train').fingerprint())\n"
         "assert not {'torch', 'pandas', 'scipy', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules), sys.modules"
     )

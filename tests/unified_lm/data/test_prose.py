@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unified_lm.data.prose import first_sentence, masked, prose, without_markup
+from unified_lm.data.packaged.prose import first_sentence, masked, prose, without_markup
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from tests.models import form, unified
 from unified_lm.attention import Plan
 from unified_lm.data.rows import Row
-from unified_lm.encode import Encoder
+from unified_lm.inference.encode import Encoder
 from unified_lm.methods.gem import Gem
 from unified_lm.packing import IGNORED, collate, pack
 from unified_lm.training.distributed import Ranks

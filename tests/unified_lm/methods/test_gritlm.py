@@ -8,7 +8,7 @@ from tests.models import PLANS, form, mixed_rows, unified
 from unified_lm.data.rows import Row
 from unified_lm.methods.gritlm import GritLM
 from unified_lm.packing import IGNORED, collate, pack
-from unified_lm.prompts import Template
+from unified_lm.prompts.template import Template
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import Randomness, Reader, accumulate
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.models import form, unified
-from unified_lm.encode import Encoder
-from unified_lm.generate import Generator
+from unified_lm.inference.encode import Encoder
+from unified_lm.inference.generate import Generator
 from unified_lm.methods.hyde import Answering, Hyde
 
 TEXTS = ["what is one?", "how cold was the weather", "what is one?"]

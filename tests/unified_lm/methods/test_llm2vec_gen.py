@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from tests.models import PLANS, fitting, form, mixed_rows
 from unified_lm.data.rows import Row
-from unified_lm.encode import Encoder
+from unified_lm.inference.encode import Encoder
 from unified_lm.methods.llm2vec_gen import LLM2VecGen
 from unified_lm.packing import Sequence, collate, pack
 from unified_lm.texts import text_hash

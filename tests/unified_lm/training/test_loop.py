@@ -13,7 +13,7 @@ from unified_lm.data.rows import Row
 from unified_lm.training import checkpoint
 from unified_lm.training.loop import Runtime, train
 from unified_lm.training.optimizer import Optim
-from unified_lm.training.watch import Diverged
+from unified_lm.training.watchdog import Diverged
 
 OPTIM = Optim(
     learning_rate=1e-3,

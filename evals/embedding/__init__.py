@@ -1,0 +1,1 @@
+"""Suites that score embeddings through mteb."""

@@ -1,0 +1,1 @@
+"""Suites that score generation and likelihoods through lm-eval."""

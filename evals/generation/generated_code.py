@@ -1,0 +1,61 @@
+"""HumanEval and HumanEval+ in lm-eval's own task class, with a metric of ours: lm-eval's needs the hub."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evals.generation.sandbox import failure
+from evals.generation.tasks import Registered
+
+FILTER = "create_test"
+"""lm-eval's name of the filter that puts prompt and completion together; part of the metric's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedCode:
+    """A code task of lm-eval's: `allowed` says that code which the model writes may be run on this machine.
+
+    `seconds` and `memory` (GiB) are the limits of one program.
+    """
+
+    registered: Registered
+    allowed: bool
+    seconds: float
+    memory: float
+
+    @property
+    def revision(self) -> str:
+        return self.registered.revision
+
+    def config(self) -> dict[str, Any]:
+        """Raises ValueError where running generated code is not allowed."""
+        if not self.allowed:
+            raise ValueError(
+                f"{self.registered.file} runs code that the model writes; allow it with run_generated_code=true of its "
+                "suite, such as evals.lm_humaneval.run_generated_code=true"
+            )
+        config = self.registered.config(functions=False)
+        config.pop("unsafe_code")
+        limits = {"seconds": self.seconds, "memory": self.memory}
+        mean = {"aggregation": "mean", "higher_is_better": True}
+        whole = {"function": "custom", "filter_fn": completed}
+        return config | {
+            "metric_list": [{"metric": pass_at_1, **mean, **limits}],
+            "filter_list": [{"name": FILTER, "filter": [whole]}],
+        }
+
+
+def completed(answers: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Each document's prompt with each of its completions."""
+    return [[document["prompt"] + answer for answer in own] for own, document in zip(answers, documents, strict=True)]
+
+
+def pass_at_1(
+    references: Sequence[str], predictions: Sequence[Sequence[str]], *, seconds: float, memory: float
+) -> float:
+    """The share of programs that pass their tests: one program for each test."""
+    passed = [
+        not failure(f"{own[0]}\n{tests}\n", seconds=seconds, memory=memory)
+        for own, tests in zip(predictions, references, strict=True)
+    ]
+    return sum(passed) / len(passed)

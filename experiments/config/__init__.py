@@ -1,0 +1,1 @@
+"""From a command line to one composed, checked and identified configuration."""

@@ -1,0 +1,225 @@
+"""The one place where a config becomes objects. Beyond it nobody reads `config[...]` to decide the science."""
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from hydra.errors import HydraException
+from hydra.utils import get_class, get_object, instantiate
+from omegaconf import OmegaConf
+
+from experiments.config.errors import nearest
+from unified_lm.attention import Plan
+from unified_lm.attention.kernels import choose
+from unified_lm.backbones import Backbone
+from unified_lm.methods.untrained import Untrained
+from unified_lm.prompts.template import Template
+from unified_lm.readout import Readout
+from unified_lm.training.fsdp import Launch
+from unified_lm.training.loop import Runtime
+from unified_lm.training.optimizer import Optim
+
+PARTS = ("method", "backbone", "attention", "trainable", "template", "data", "optim")
+AUTOCAST = (None, "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Most tokens of each kind of text; the text gives way, its template never does."""
+
+    query: int
+    document: int
+    answer: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 1:
+                raise ValueError(f"lengths.{field.name}={getattr(self, field.name)} leaves no text; use 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How a model is put to its suites.
+
+    `slots`: whether they stand before the answer when the model generates; `readouts`: scored beside the method's own;
+    `steps`: checkpoints along the way that are scored beside the last.
+    """
+
+    slots: bool
+    readouts: Sequence[str]
+    steps: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All parts of a run. Constructing it refuses what cannot work, naming both options and the way out."""
+
+    name: str
+    seed: int
+    method: Any
+    backbone: Any
+    attention: Plan
+    trainable: Any
+    template: Template
+    lengths: Lengths
+    data: Any
+    optim: Optim
+    autocast: str | None
+    slots_start: str
+    evals: Mapping[str, Any]
+    scoring: Scoring
+    runtime: Runtime
+    device: str
+    kernel: str
+    launch: Launch
+    chained: bool
+
+    def __post_init__(self) -> None:
+        if self.autocast not in AUTOCAST:
+            raise ValueError(
+                f"autocast={self.autocast} is unknown; use bfloat16, float16 or null (the weights' own dtype)"
+            )
+        for name in (self.method.readout, *self.scoring.readouts):
+            readout = Readout.named(name)
+            if readout.kind in ("slot", "slots") and readout.slot >= self.method.slots:
+                raise ValueError(
+                    f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
+                    "use more slots, or a read-out such as last"
+                )
+        if self.trains and getattr(self.method, "temperature", 1.0) <= 0:
+            raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
+        choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
+        if self.ours:
+            self.require_places()
+        if not self.ours and (self.trains or self.chained):
+            what = "a parent" if self.chained else f"method {type(self.method).__name__}"
+            raise ValueError(
+                f"backbone {type(self.backbone).__name__} is scored as it comes and {what} would train it; "
+                "use method=none without a parent, or a decoder as backbone"
+            )
+
+    def require_places(self) -> None:
+        """Raises `ValueError` for a suite with an instruction that the template has no place for."""
+        own = getattr(self.method, "sides", ())  # that the method's own prompt puts the instruction into
+        places = {"query": self.template.query, "document": self.template.document}
+        lacking = [side for side, text in places.items() if "{instruction}" not in text and side not in own]
+        for name, suite in self.evals.items():
+            for task in suite.tasks if hasattr(suite, "instructions") else ():
+                if without := [side for side in lacking if suite.instructions.of(task, side)]:
+                    raise ValueError(
+                        f"evals.{name} gives each {without[0]} of {task} an instruction, but template "
+                        f"{self.template.name} has no {{instruction}} there; use evals.{name}.instructions=none or "
+                        "another table, or a template such as llm2vec"
+                    )
+
+    @property
+    def trains(self) -> bool:
+        return not isinstance(self.method, Untrained)
+
+    @property
+    def ours(self) -> bool:
+        """Whether the backbone is a decoder that becomes a `UnifiedLM`, not a model or a search that is only scored."""
+        return isinstance(self.backbone, Backbone)
+
+
+def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experiment:
+    """The experiment of a resolved config; `chained`: it starts from a parent's checkpoint.
+
+    Raises `ValueError` for a wrong name, a wrong value or a combination that cannot work.
+    """
+    runtime = dict(config["runtime"])
+    wanted = runtime.pop("device")
+    return Experiment(
+        **{name: build(config[name], name) for name in PARTS},
+        name=config["name"],
+        seed=config["seed"],
+        lengths=made(Lengths, config["lengths"], "lengths"),
+        autocast=config["autocast"],
+        slots_start=config["slots"]["start"],
+        evals={name: build(suite, f"evals.{name}") for name, suite in config["evals"].items()},
+        scoring=made(Scoring, config["scoring"], "scoring"),
+        runtime=made(Runtime, runtime, "runtime"),
+        device=device(wanted),
+        kernel=config["kernel"],
+        launch=made(Launch, config["launch"], "launch"),
+        chained=chained,
+    )
+
+
+def device(wanted: str) -> str:
+    """cpu or cuda.
+
+    Raises `ValueError` for a device that is not there.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    if wanted == "auto":
+        return "cuda" if there else "cpu"
+    if wanted not in ("cpu", "cuda"):
+        raise ValueError(f"runtime.device={wanted} is unknown; use auto, cpu or cuda")
+    if wanted == "cuda" and not there:
+        raise ValueError("runtime.device=cuda, but torch sees no CUDA GPU; use runtime.device=cpu or scale=mini")
+    return wanted
+
+
+def build(node: Any, place: str) -> Any:
+    """The object of a node with `_target_`s, every name and enumerated value checked first."""
+    try:
+        return instantiate(OmegaConf.create(fitted(node, place)), _convert_="all")
+    except HydraException as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise ValueError(str(error.__cause__)) from error
+        if isinstance(error.__cause__, TypeError):  # a setting that is missing
+            raise ValueError(f"{place}: {error.__cause__}") from error
+        raise
+
+
+def made(cls: type, values: Mapping[str, Any], place: str) -> Any:
+    return cls(**fitted_fields(cls, values, place))
+
+
+def fitted(node: Any, place: str) -> Any:
+    """A node whose fields exist in its dataclass and whose values are of the options and kinds that it states."""
+    if isinstance(node, list):
+        return [fitted(value, f"{place}.{number}") for number, value in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    inside = {key: fitted(value, f"{place}.{key}") for key, value in node.items()}
+    cls = get_class(node["_target_"]) if "_target_" in node and is_class(node["_target_"]) else None
+    if not is_dataclass(cls):
+        return inside
+    own = {key: value for key, value in inside.items() if not key.startswith("_")}
+    return inside | fitted_fields(cls, own, place)
+
+
+def is_class(target: str) -> bool:
+    """Whether a `_target_` names a class; it may name a function as well."""
+    return isinstance(get_object(target), type)
+
+
+def fitted_fields(cls: type, values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Raises `ValueError` for an unknown field or value, with the nearest name."""
+    known = {field.name: field for field in fields(cls) if field.init}
+    types = typing.get_type_hints(cls)
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{place}.{name} does not exist{nearest(name, known)}; it has: {', '.join(known)}")
+    return {name: fitted_value(types[name], value, f"{place}.{name}") for name, value in values.items()}
+
+
+def fitted_value(wanted: Any, value: Any, place: str) -> Any:
+    """A value of a `Literal`, a number of the kind that is asked for (1 for 1.0); the rest is the class's business."""
+    options = typing.get_args(wanted)
+    if typing.get_origin(wanted) is Literal and value not in options:
+        known = [str(option) for option in options]
+        raise ValueError(f"{place}={value} is unknown{nearest(str(value), known)}; use one of {', '.join(known)}")
+    logical = isinstance(value, bool)
+    if wanted in KINDS and (not isinstance(value, KINDS[wanted][0]) or logical != (wanted is bool)):
+        raise ValueError(f"{place}={value!r} is not {KINDS[wanted][1]}")
+    whole = isinstance(value, int) and not logical
+    return float(value) if whole and (wanted is float or (float in options and int not in options)) else value
+
+
+KINDS = {int: (int, "a whole number"), float: (int | float, "a number"), bool: (bool, "true or false")}

@@ -1,0 +1,168 @@
+"""One command line becomes one resolved configuration. Imports neither torch nor a benchmark library."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from experiments.config.errors import HYDRA_ERRORS, UsageError, explained
+from experiments.config.paths import CONF
+from unified_lm.data.hub import generator_split
+
+SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging", "revisions")  # of settings, not chosen from files
+INHERITED = ("backbone", "scale")  # with the seed and where data is found, all that a parent takes from its child
+
+OmegaConf.register_new_resolver("generator_split", generator_split, replace=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A composed command line: `config` without Hydra's own node, the option chosen in each group, the overrides."""
+
+    config: DictConfig
+    choices: Mapping[str, Any]
+    overrides: tuple[str, ...]
+
+    def with_seed(self, seed: int) -> "Job":
+        """The same job at another seed; what interpolates the seed follows."""
+        config = self.config.copy()
+        config.seed = seed
+        overrides = (*(o for o in self.overrides if not o.startswith("seed=")), f"seed={seed}")
+        return replace(self, config=config, overrides=overrides)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Plain values, interpolations resolved.
+
+        Raises `UsageError` for a value that is still missing.
+        """
+        try:
+            return OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
+        except HYDRA_ERRORS as error:
+            raise explained(error, lambda: dotted(self.config)) from error
+
+
+def compose(overrides: Sequence[str]) -> Job:
+    """The configuration of a command line.
+
+    Raises `UsageError`, in one line with the nearest name, for a name, an option or a value that does not exist.
+    """
+    for override in overrides:
+        refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
+    try:
+        config = composed(overrides)
+        given = {name_of(override) for override in overrides}
+        if own := [override for override in of_experiment(config) if name_of(override) not in given]:
+            config = composed([*own, *overrides])
+    except HYDRA_ERRORS as error:
+        raise explained(error, lambda: settings(overrides)) from error
+    except ValueError as error:  # a group that is given a number
+        raise UsageError(f"{error}: {' '.join(overrides)}") from error
+    choices = {group: choice for group, choice in config.hydra.runtime.choices.items() if "hydra/" not in group}
+    with open_dict(config):
+        del config["hydra"]
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise UsageError(f"seed={config.seed} is no whole number")
+    for override in overrides:
+        name = name_of(override)
+        if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
+            raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
+    return Job(config=config, choices=choices, overrides=tuple(overrides))
+
+
+def of_experiment(config: DictConfig) -> list[str]:
+    """The overrides that an experiment brings along: what it keeps, and at scale=paper its recipe."""
+    taken_up = config.recipe and config.hydra.runtime.choices.get("scale") == "paper"
+    return [*config.keep, *([f"recipe={config.recipe}"] if taken_up else [])]
+
+
+def name_of(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition, also from within a Hydra job, whose global state it leaves as it was."""
+    state = GlobalHydra.instance()
+    outer, state.hydra = state.hydra, None
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def parent_of(job: Job) -> Job | None:
+    """The stage that this job starts from: its own experiment at the child's seed, scale and backbone."""
+    return stage(job, "parent")
+
+
+def teacher_of(job: Job) -> Job | None:
+    """The run whose vectors this job learns from: its own experiment at this one's seed, scale and backbone."""
+    return stage(job, "teacher")
+
+
+def stage(job: Job, kind: str) -> Job | None:
+    """Another experiment at a job's seed, scale and backbone, with its further overrides; nothing is scored of it.
+
+    Raises `UsageError` for overrides of a stage that the job does not have.
+    """
+    name, given = job.config[kind], list(job.config[f"{kind}_overrides"])
+    if name is None and given:
+        raise UsageError(f"{kind}_overrides={given} has no {kind} to change; add {kind}=<experiment>")
+    if name is None:
+        return None
+    inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
+    found_at = [override for override in job.overrides if name_of(override).startswith(("data_mirror", "revisions."))]
+    older = compose([f"experiment={name}", *inherited, *found_at, f"seed={job.config.seed}", "evals=[]", *given])
+    if not any(o.lstrip("+~").startswith("backbone") for o in given):
+        older.config.backbone = job.config.backbone
+    return older
+
+
+def options(group: str) -> list[str]:
+    """The files of a group of conf/."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def groups() -> list[str]:
+    return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "table")
+
+
+def settings(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Every name that an override may have beside the group choices of `overrides`, where these compose."""
+    choices = [override for override in overrides if name_of(override) in groups()]
+    try:
+        config = composed(choices)
+    except HYDRA_ERRORS:
+        config = composed([])
+    with open_dict(config):
+        del config["hydra"]
+    return (*groups(), *dotted(config))
+
+
+def dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted names of a config's nodes."""
+    if OmegaConf.is_dict(node):
+        for key in node:
+            yield f"{prefix}{key}"
+            if not OmegaConf.is_missing(node, key):
+                yield from dotted(node._get_node(key), f"{prefix}{key}.")
+
+
+def refuse_hydra_settings(group: str, choice: str) -> None:
+    """Hydra reads launcher and sweeper before it reads an experiment, so setting them there would do nothing."""
+    path = CONF / group / f"{choice}.yaml"
+    if group not in ("experiment", "scale", "recipe") or not path.is_file():
+        return
+    raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    entries = [key for entry in raw.get("defaults", []) if isinstance(entry, dict) for key in entry]
+    inside = [key.removeprefix("override").strip().lstrip("/") for key in entries if "hydra/" in key]
+    if inside or "hydra" in raw:
+        what = inside[0] if inside else f"hydra.{next(iter(raw['hydra']))}"
+        where = f"conf/{group}/{choice}.yaml"
+        raise UsageError(f"{where} sets {what}, which Hydra ignores there; give it on the command line: {what}=…")

@@ -1,0 +1,1 @@
+"""One run: its directory, record, worker process and scores."""

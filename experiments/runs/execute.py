@@ -1,0 +1,161 @@
+"""From an identified run to its finished record: parents first, one worker process a run, nothing done twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from experiments.config.compose import Job
+from experiments.config.errors import UsageError
+from experiments.config.identity import Run
+from experiments.config.paths import ROOT, shown
+from experiments.runs import record
+from unified_lm.training.watchdog import REQUEUE
+
+STOPS = (signal.SIGTERM, signal.SIGUSR1)  # what asks a run to stop
+
+
+def ensure(run: Run) -> int:
+    """Train and score a run, and its parents before it, unless they are there. Returns the worker's exit code.
+
+    Raises `UsageError` before any work for a device that this machine lacks.
+    """
+    require_device(run.job)
+    for older in (run.parent, run.teacher):
+        if older is not None and (code := ensure(older)):
+            print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
+            return code
+    with record.held(run.folder):
+        if not begun(run):
+            print(f"already there: {shown(run.folder)}", flush=True)
+            return 0
+        print(f"{run.run_id} -> {shown(run.folder)}", flush=True)
+        return work(run.folder, run.config)
+
+
+def begun(run: Run) -> bool:
+    """Open a run's directory; whether anything is left to be done in it."""
+    entry = record.begin(run)
+    if record.complete(entry, run.config):
+        return False
+    if entry["step"] is not None and not whole(run.folder, entry):
+        print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
+        record.change(run.folder, digest=None, step=None, status="started")
+    return True
+
+
+def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether the weights that a record names are there as they were saved."""
+    from unified_lm.training import checkpoint
+
+    try:
+        saved = checkpoint.latest(folder / "checkpoint", entry["run_id"])
+    except ValueError as error:  # another run's
+        raise UsageError(str(error)) from error
+    return saved is not None and saved.digest == entry["digest"]
+
+
+def require_device(job: Job) -> None:
+    """Stop before any work, and before any data is asked for, where a job needs a GPU and torch sees none."""
+    if missing_device(job):
+        import torch
+
+        scale = job.choices.get("scale")
+        raise UsageError(
+            f"scale={scale} needs a CUDA GPU and torch {torch.__version__} sees none here: "
+            "use scale=mini (SCALE=mini with make)"
+        )
+
+
+def missing_device(job: Job) -> bool:
+    """Whether a job needs a GPU and torch sees none."""
+    if job.config.runtime.device != "cuda":
+        return False
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def work(folder: Path, config: Mapping[str, Any]) -> int:
+    """Run the worker with this process's terminal, passing on a request to stop; returns its exit code."""
+    process = subprocess.Popen(worker(folder, config), env=environment(config))
+    with passing_on(process) as asked:
+        code = process.wait()
+    code, said = ended(folder, code, asked=asked.is_set())
+    if said:
+        print(said, file=sys.stderr)
+    return code
+
+
+def worker(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """The command of a worker."""
+    return [*launcher(config), "-m", "experiments.runs.worker", str(folder)]
+
+
+def ended(folder: Path, code: int, *, asked: bool) -> tuple[int, str]:
+    """The exit code of a run whose worker ended with `code`, and a line where the worker could not say it itself.
+
+    A worker that was ended by a signal could not write down its end: it is written down here.
+    """
+    status = (record.read(folder) or {}).get("status")
+    if code and (asked or -code in STOPS) and status not in ("stopped", "failed"):  # while it did not train
+        record.change(folder, status="stopped", error="stopped on request")
+        return REQUEUE, f"stopped: {folder.name}: the same command continues it"
+    if code and status == "stopped":
+        return REQUEUE, ""
+    if code >= 0:
+        return code, ""
+    signalled = signal.Signals(-code).name
+    record.change(folder, status="failed", error=f"the worker was ended by {signalled}")
+    return 128 - code, f"failed: {folder.name}: ended by {signalled}; the same command continues it"
+
+
+def launcher(config: Mapping[str, Any]) -> list[str]:
+    """Python for one process, torchrun for several."""
+    processes, nodes = config["launch"]["processes"], config["launch"].get("nodes", 1)
+    if nodes != 1:
+        raise UsageError(f"launch.nodes={nodes} cannot be started from one of them: run torchrun on every node")
+    if not isinstance(processes, int) or processes < 1:
+        raise UsageError(f"launch.processes={processes} is no number of processes: use 1 or more")
+    if processes == 1:
+        return [sys.executable]
+    return [sys.executable, "-m", "experiments.runs.torchrun", "--standalone", f"--nproc-per-node={processes}"]
+
+
+def environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str, str]:
+    """The worker's environment; thread variables must be set before torch is imported. `cores`: those it may use."""
+    threads, processes = config["runtime"]["threads"], config["launch"]["processes"]
+    if threads is None and (processes > 1 or cores is not None):
+        threads = max(1, (cores or os.cpu_count() or 1) // processes)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    mine = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"} | os.environ | {"PYTHONPATH": path}
+    return mine if threads is None else mine | {"OMP_NUM_THREADS": str(threads)}
+
+
+@contextmanager
+def passing_on(process: subprocess.Popen) -> Iterator[threading.Event]:
+    """SIGTERM or SIGUSR1 to this process asks the worker to stop (torchrun passes on SIGTERM only); set once it was."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        process.send_signal(signal.SIGTERM)
+
+    before = [signal.signal(number, stop) for number in STOPS]
+    try:
+        yield asked
+    finally:
+        for number, handler in zip(STOPS, before, strict=True):
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.terminate()
+            process.wait()

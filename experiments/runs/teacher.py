@@ -1,0 +1,28 @@
+"""What a run learns from another one: the vectors that its teacher gives to the answers it will read."""
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.config.paths import runs
+from experiments.runs.open_run import opened
+from unified_lm.data.model_made import keep_vectors
+from unified_lm.data.rows import Row
+
+
+def taught(method: Any, teacher: str | None, rows: Iterable[Row], folder: Path) -> Any:
+    """The method with the vectors of all answers in `rows`, kept under `folder`; as it is where it has no teacher.
+
+    The teacher is a finished run; its vectors are not normalised. What a stopped run made of them is not made again.
+    Raises `ValueError` where the method reads no teacher.
+    """
+    if teacher is None:
+        return method
+    if "teacher" not in {field.name for field in fields(method)}:
+        raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
+    encoder = replace(opened(runs() / teacher).subject.embedder, similarity="dot")
+    answers = [
+        answer for row in rows if row.answer is not None for answer in (row.answer, *(said for _, said in row.rivals))
+    ]
+    return replace(method, teacher=keep_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document")))

@@ -1,0 +1,116 @@
+"""What a model makes of a data set, kept as data: its own answers, and a teacher's vectors.
+
+Both steps work in parts that are written whole and named by the texts that they are of: a step that was stopped goes on
+where it was, and parts of other texts are never mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from unified_lm.data.rows import Row
+from unified_lm.files import digest, folder_digest, written_whole
+from unified_lm.texts import text_hash
+
+ROWS = "rows.jsonl"
+
+
+def parts(folder: Path, texts: Sequence[str], size: int, suffix: str) -> Iterator[tuple[Path, slice]]:
+    """The file of each part of `texts` and where it lies in them.
+
+    Raises `ValueError` for a folder that holds parts of other texts.
+    """
+    cuts = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
+    names = [f"part-{number:05d}-{digest(*texts[cut])}{suffix}" for number, cut in enumerate(cuts)]
+    strangers = {path.name for path in folder.glob(f"part-*{suffix}")} - set(names)
+    if strangers:
+        raise ValueError(f"{folder} holds {min(strangers)}, which is of other texts; use another folder, or empty it")
+    yield from ((folder / name, cut) for name, cut in zip(names, cuts, strict=True))
+
+
+def keep_vectors(
+    folder: Path, texts: Sequence[str], encode: Callable[[list[str]], np.ndarray], *, size: int = 1000
+) -> TeacherVectors:
+    """The teacher's vector of each text, each once, `size` texts a part; a part that is there is not made again."""
+    unique = list(dict.fromkeys(texts))
+    for path, cut in parts(folder, unique, size, ".npy"):
+        if not path.exists():
+            vectors = np.asarray(encode(unique[cut]), dtype=np.float32)
+            hashes = np.array([text_hash(text) for text in unique[cut]], dtype=np.int64)  # two columns, bit by bit
+            with written_whole(path) as partial, partial.open("wb") as file:
+                np.save(file, np.concatenate([hashes.view(np.float32).reshape(-1, 2), vectors], axis=1))
+    return TeacherVectors(folder=str(folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherVectors:
+    """Vectors of texts, found by `text_hash`; `folder` is what `keep_vectors` wrote. Read by memory map."""
+
+    folder: str
+
+    def fingerprint(self) -> str:
+        """Digest of the vectors' files, each read once.
+
+        Raises `ValueError` for a folder that is not there.
+        """
+        if not Path(self.folder).is_dir():
+            raise ValueError(f"there are no teacher vectors at {self.folder}; make them first, with keep_vectors")
+        return f"vectors-{folder_digest(Path(self.folder))}"
+
+    @cached_property
+    def _parts(self) -> list[np.ndarray]:
+        return [np.load(path, mmap_mode="r") for path in sorted(Path(self.folder).glob("part-*.npy"))]
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        hashes = [np.ascontiguousarray(part[:, :2]).view(np.int64)[:, 0] for part in self._parts]
+        return {int(h): (n, i) for n, found in enumerate(hashes) for i, h in enumerate(found)}
+
+    def lookup(self, hashes: Sequence[int]) -> np.ndarray:
+        """Vectors [n, d] float32 of the texts with these hashes.
+
+        Raises `ValueError` where there is none of a text.
+        """
+        missing = sum(h not in self._places for h in hashes)
+        if missing:
+            raise ValueError(
+                f"{self.folder} lacks the vectors of {missing} of {len(hashes)} texts; make them from this data"
+            )
+        return np.stack([self._parts[n][i, 2:] for n, i in (self._places[h] for h in hashes)])
+
+
+def keep_answers(
+    folder: Path,
+    rows: Sequence[Row],
+    answer: Callable[[list[Row]], list[str]],
+    *,
+    size: int = 100,
+    done: Callable[[int], object] = lambda count: None,
+) -> Path:
+    """Rows of dialogue with new answers, as a file of messages that `unified_lm.data.files.Files` reads.
+
+    Rows are answered `size` at a time and a part that is there is not answered again. An empty answer drops its row.
+    The file appears when all parts are there; a row's `instruction` is no part of a dialogue and is not kept. `done` is
+    told how many rows each part has, made before or now.
+    """
+    asked = [json.dumps([row.history, row.query]) for row in rows]
+    found = list(parts(folder / "parts", asked, size, ".json"))
+    for path, cut in found:
+        if not path.exists():
+            answers = answer(list(rows[cut]))
+            with written_whole(path) as partial:
+                partial.write_text(json.dumps(answers), encoding="utf-8")
+        done(cut.stop - cut.start)
+    answers = [one for path, _ in found for one in json.loads(path.read_text(encoding="utf-8"))]
+    with written_whole(folder / ROWS) as partial, partial.open("w", encoding="utf-8") as file:
+        for row, text in zip(rows, answers, strict=True):
+            if text.strip():
+                turns = [*row.history, ("user", row.query), ("assistant", text)]
+                file.write(json.dumps({"messages": [{"role": role, "content": said} for role, said in turns]}) + "\n")
+    return folder / ROWS

@@ -1,0 +1,1 @@
+"""Documentation of installed Python packages as training and evaluation data."""

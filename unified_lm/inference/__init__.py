@@ -1,0 +1,1 @@
+"""Vectors, text and likelihoods from a trained model."""

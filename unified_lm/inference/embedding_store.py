@@ -1,0 +1,171 @@
+"""Vectors on disk, addressed by the content they were computed from: a second scoring of a corpus reads, not computes.
+
+A store is a folder of spaces; a space holds the vectors of one way to embed (weights, dtype, read-out, similarity) in
+immutable shards, each a file of vectors and then a file of keys. A shard without its keys is no shard, so a process
+that is killed between them, or two that write at once, leave nothing half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unified_lm.files import digest, written_whole
+from unified_lm.packing import Sequence
+
+KEY = 16  # bytes
+SHARD = 4096  # vectors that wait for a write at most
+SECONDS = 15.0  # that a vector waits at most while others come: what a killed process loses
+
+
+def key(sequence: Sequence) -> bytes:
+    """What a vector depends on beside its space: token ids, attention mode, and the spans a read-out may take."""
+    told = (sequence.mode, sequence.prefix, sorted(sequence.spans.items()))
+    tokens = np.asarray(sequence.tokens, dtype=np.int64).tobytes()
+    return hashlib.blake2b(tokens + repr(told).encode(), digest_size=KEY).digest()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Digest of every parameter's and buffer's name, shape, dtype and bits, the tensors hashed side by side."""
+
+    def line(item: tuple[str, Tensor]) -> str:
+        name, tensor = item
+        bits = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return f"{name} {tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(bits).hexdigest()}"
+
+    with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
+        return digest(*pool.map(line, [*model.named_parameters(), *model.named_buffers()]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A folder of spaces. It grows by 4 d bytes a text and model, and may be deleted at any time.
+
+    `trusting`: the weights are taken to be those that an encoder names, and are not read to make sure.
+    """
+
+    folder: Path
+    trusting: bool = False
+
+    @classmethod
+    def asked_for(cls) -> Store | None:
+        """The folder that UNIFIED_LM_EMBEDDINGS names; None where it names none."""
+        folder = os.environ.get("UNIFIED_LM_EMBEDDINGS")
+        return cls(folder=Path(folder).expanduser()) if folder else None
+
+    def space(self, identity: dict[str, Any]) -> Space:
+        """The space of that identity; its folder says what it is of."""
+        told = json.dumps(identity, sort_keys=True, default=str)
+        folder = self.folder / digest(told)
+        if not (folder / "space.json").exists():
+            with written_whole(folder / "space.json") as partial:
+                partial.write_text(told + "\n", encoding="utf-8")
+        return Space(folder=folder)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The vectors of one identity, as they were when it was opened."""
+
+    folder: Path
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        return [Shard.open(path) for path in sorted(self.folder.glob("*.keys.npy"))]
+
+    def get(self, keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the keys that are here, and their vectors [m, d]."""
+        wanted = np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)
+        numbers, vectors = [np.empty(0, dtype=np.int64)], []
+        open_ = np.ones(len(keys), dtype=bool)
+        for shard in self.shards:
+            asked = np.flatnonzero(open_)
+            hit, rows = shard.find(wanted[asked])
+            if len(rows):
+                numbers.append(asked[hit])
+                vectors.append(shard.vectors[rows])
+                open_[asked[hit]] = False
+        return np.concatenate(numbers), np.concatenate(vectors) if vectors else np.empty((0, 0), dtype=np.float32)
+
+    @contextmanager
+    def writer(self) -> Iterator[Writer]:
+        """Writes in the background; leaving waits for the last one, also where an error ends the block."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="store") as pool:
+            writer = Writer(self.folder, pool)
+            try:
+                yield writer
+            finally:
+                writer.flush()
+                writer.wait()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Sorted keys [m, 2] uint64 and the vectors [m, d], mapped."""
+
+    keys: np.ndarray
+    vectors: np.ndarray
+
+    @classmethod
+    def open(cls, path: Path) -> Shard:
+        vectors = path.with_name(path.name.replace(".keys.npy", ".npy"))
+        return cls(np.load(path, mmap_mode="r"), np.load(vectors, mmap_mode="r"))
+
+    def find(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the wanted keys that are here, and their rows."""
+        at = np.minimum(np.searchsorted(self.keys[:, 0], wanted[:, 0]), len(self.keys) - 1)
+        hit = np.flatnonzero((self.keys[at] == wanted).all(axis=1))
+        return hit, at[hit]
+
+
+class Writer:
+    """Collects vectors and writes a shard whenever enough of them wait, or any for long. Only finite ones are kept."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self._folder = folder
+        self._pool = pool
+        self._keys: list[bytes] = []
+        self._vectors: list[np.ndarray] = []
+        self._writes: list[Future[None]] = []
+        self._flushed = time.monotonic()
+
+    def put(self, keys: list[bytes], vectors: np.ndarray) -> None:
+        finite = np.isfinite(vectors).all(axis=1)
+        self._keys += [key for key, good in zip(keys, finite, strict=True) if good]
+        self._vectors.append(vectors[finite])
+        if len(self._keys) >= SHARD or time.monotonic() - self._flushed >= SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._keys:
+            self._writes.append(self._pool.submit(write, self._folder, self._keys, np.concatenate(self._vectors)))
+            self._keys, self._vectors = [], []
+        self._flushed = time.monotonic()
+
+    def wait(self) -> None:
+        """Raises what a write raised, such as `OSError` for a full disk."""
+        for done in self._writes:
+            done.result()
+
+
+def write(folder: Path, keys: list[bytes], vectors: np.ndarray) -> None:
+    numbers = np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)
+    order = np.argsort(numbers[:, 0], kind="stable")
+    name = uuid.uuid4().hex
+    for suffix, array in ((".npy", vectors[order]), (".keys.npy", numbers[order])):
+        with written_whole(folder / f"{name}{suffix}") as partial, partial.open("wb") as file:
+            np.save(file, array)

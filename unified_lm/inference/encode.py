@@ -1,0 +1,267 @@
+"""Texts to vectors: the one engine behind encoding, retrieval, mteb and reports.
+
+A background thread tokenizes, looks texts up in the store and lays out packs while the packs before are computed
+(tokenizers leave Python's lock while they work); each device takes the next pack when it is free. First tokens that
+all texts of a window share, such as an instruction, are computed once a device, where the mode is causal and that pays.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from unified_lm.attention.layout import Held
+from unified_lm.flops import forward_flops, mfu
+from unified_lm.inference.compiled_layers import CompiledLayers, filler, sizes
+from unified_lm.inference.embedding_store import Space, Store, Writer, key, weights_digest
+from unified_lm.inference.prefetch import fetched, pinned, prefetched
+from unified_lm.inference.shared_prefix import worth_sharing
+from unified_lm.model import UnifiedLM
+from unified_lm.packing import PackedBatch, Sequence, collate
+from unified_lm.prompts.template import Format
+from unified_lm.readout import Readout, normalized
+
+log = logging.getLogger(__name__)
+
+SIDES = ("query", "document")
+WINDOW = 2048  # texts that are tokenized at a time
+AHEAD = 4  # packs that wait for a device at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A pack, how many of its tokens only fill it, the numbers of its texts, and their keys in the store (if any)."""
+
+    batch: PackedBatch
+    filler: int
+    numbers: list[int]
+    keys: list[bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A model, the format of its texts and the read-out of its vectors.
+
+    `weights`: what identifies the parameters (a checkpoint's digest and step, or a backbone's fingerprint).
+    `similarity`: "cosine" gives unit vectors. The rest changes speed and memory, not a vector: `budget` in tokens a
+    pack; `sharing`, whether first tokens that texts have in common may be computed once; `compiled`, whether packs are
+    filled up to a few sizes and the decoder's layers compiled for them; `store`, where vectors are kept and looked up;
+    `replicas`, the same model on further devices; `on_log`, called once an encoding with its counters.
+    """
+
+    model: UnifiedLM
+    form: Format
+    readout: str
+    weights: dict[str, Any] = field(default_factory=dict)
+    similarity: str = "cosine"
+    budget: int = 2048
+    sharing: bool = True
+    compiled: bool = False
+    store: Store | None = None
+    replicas: tuple[UnifiedLM, ...] = ()
+    on_log: Callable[[dict[str, int | float]], None] = lambda counters: None
+
+    @property
+    def attention(self) -> str:
+        return self.form.plan.embed
+
+    @property
+    def dtype(self) -> str:
+        compute = self.model.autocast or next(self.model.parameters()).dtype
+        return str(compute).removeprefix("torch.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides a vector, for keys of scores and stores."""
+        return {
+            "weights": self.weights,
+            "dtype": self.dtype,
+            "attention": self.attention,
+            "template": asdict(self.form.template),
+            "readout": self.readout,
+            "slots": [self.form.slots, self.form.document_slots],
+            "lengths": [self.form.query_length, self.form.document_length],
+            "similarity": self.similarity,
+        }
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """What decides a vector beside its sequence, by content: two runs with the same weights share their vectors."""
+        named = self.weights if self.store is not None and self.store.trusting else {}
+        config = self.model.backbone.config.to_dict()
+        adapters = getattr(self.model.backbone, "peft_config", {})
+        return {
+            "weights": named or weights_digest(self.model),
+            "config": {name: config[name] for name in sorted(config) if not name.startswith("_")},
+            "adapters": {name: adapter.to_dict() for name, adapter in adapters.items()},
+            "heads": str(self.model.heads),
+            "dtype": self.dtype,
+            "readout": self.readout,
+            "similarity": self.similarity,
+        }
+
+    def sequences(self, texts: list[str], side: str, instruction: str = "") -> list[Sequence]:
+        """The sequences that are encoded for these texts."""
+        if side not in SIDES:
+            raise ValueError(f"side={side!r} is unknown; use query or document")
+        template = self.form.template
+        if instruction and "{instruction}" not in (template.query if side == "query" else template.document):
+            raise ValueError(
+                f"template {template.name} has no {{instruction}} for the {side}'s {instruction!r}; use a "
+                "template that has, or instructions that give none"
+            )
+        return (self.form.queries if side == "query" else self.form.documents)(texts, instruction)
+
+    def encode(self, texts: list[str], *, side: str, instruction: str = "") -> np.ndarray:
+        """Vectors [n, d] float32 of n texts, in their order; equal texts are computed once.
+
+        Raises `ValueError` for an empty text, with its number.
+        """
+        for number, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"text {number} is empty; drop it or give it a placeholder")
+        unique = list(dict.fromkeys(texts))
+        out = np.zeros((len(unique), self.model.width), dtype=np.float32)
+        if unique:
+            self.fill(out, unique, side, instruction)
+        place = {text: i for i, text in enumerate(unique)}
+        return out[[place[text] for text in texts]]
+
+    def fill(self, out: np.ndarray, texts: list[str], side: str, instruction: str) -> None:
+        """Write the vectors of distinct texts into `out`, from the store or computed on all devices."""
+        began = time.perf_counter()
+        counters: dict[str, int | float] = dict.fromkeys(("tokens", "filler", "shared", "flops", "packs", "waited"), 0)
+        models = (self.model, *self.replicas)
+        with ExitStack() as stack:
+            space = None if self.store is None else self.store.space(self.space)
+            writer = None if space is None else stack.enter_context(space.writer())
+            for model in models:
+                stack.enter_context(evaluating(model))
+            jobs = stack.enter_context(prefetched(self.jobs(texts, side, instruction, space, out), AHEAD))
+            lock = threading.Lock()
+            with ThreadPoolExecutor(max_workers=len(models), thread_name_prefix="device") as pool:
+                work = [pool.submit(self.run, model, jobs, out, writer, lock, counters) for model in models]
+                for done in work:
+                    done.result()
+        seconds = time.perf_counter() - began
+        told = {
+            "texts": len(texts),
+            "tokens": counters["tokens"],
+            "shared_tokens": counters["shared"],
+            "packs": counters["packs"],
+            "seconds": seconds,
+            "tokens_per_s": counters["tokens"] / seconds,
+            "padding_factor": 1 + counters["filler"] / max(1, counters["tokens"]),
+            "data_wait_s": counters["waited"],
+            **mfu(lambda: counters["flops"] / len(models), seconds, self.model.device),
+        }
+        log.info("encoded %s", told)
+        self.on_log(told)
+
+    def jobs(
+        self, texts: list[str], side: str, instruction: str, space: Space | None, out: np.ndarray
+    ) -> Iterator[Job]:
+        """Packs of the texts that the store has not, the longest first; those that it has go to `out`."""
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        for start in range(0, len(order), WINDOW):
+            numbers = order[start : start + WINDOW]
+            sequences = self.sequences([texts[i] for i in numbers], side, instruction)
+            keys = [] if space is None else [key(sequence) for sequence in sequences]
+            missing = list(range(len(numbers)))
+            if space is not None:
+                found, vectors = space.get(keys)
+                if len(found):
+                    out[[numbers[i] for i in found]] = vectors
+                    missing = sorted(set(missing) - set(found.tolist()))
+            new = [sequences[i] for i in missing]
+            shared = worth_sharing(new, Readout.named(self.readout)) if self.sharing else 0
+            for part in self.packs([len(sequence) - shared for sequence in new]):
+                chosen = [missing[i] for i in part]
+                packed = [sequences[i] for i in chosen]
+                more = filler(packed, shared, self.budget) if self.compiled else []
+                batch = collate([*packed, *more], shared=shared)
+                yield Job(
+                    batch=pinned(batch) if self.model.device.type == "cuda" else batch,
+                    filler=sum(len(sequence) - shared for sequence in more),
+                    numbers=[numbers[i] for i in chosen],
+                    keys=[keys[i] for i in chosen] if keys else [],
+                )
+
+    @torch.inference_mode()
+    def run(
+        self,
+        model: UnifiedLM,
+        jobs: Iterator[Job],
+        out: np.ndarray,
+        writer: Writer | None,
+        lock: AbstractContextManager[Any],
+        counters: dict[str, int | float],
+    ) -> None:
+        """Compute packs on one device until there are none. A pack's vectors are fetched while the next one runs."""
+        readout = Readout.named(self.readout)
+        layers = CompiledLayers(model) if self.compiled else None
+        first: tuple[int, ...] = ()
+        held: Held = {}
+        flying: tuple[Job, torch.Tensor, Callable[[], None]] | None = None
+        while True:
+            start = time.perf_counter()
+            with lock:
+                job = next(jobs, None)
+                counters["waited"] += time.perf_counter() - start
+            landed, flying = flying, None
+            if job is not None:
+                batch = job.batch.to(model.device)
+                if batch.shared and batch.shared != first:
+                    first, held = batch.shared, model.keys_and_values(batch.shared)
+                with layers.used(len(batch) in sizes(self.budget)) if layers else nullcontext():
+                    states = model.states(batch, held)
+                vectors = readout.vectors(states, batch, list(range(len(job.numbers))), model.heads)
+                vectors = (normalized(vectors) if self.similarity == "cosine" else vectors).float()
+                flying = (job, *fetched(vectors))
+            if landed is not None:
+                done, host, ready = landed
+                ready()
+                with lock:
+                    out[done.numbers] = host.numpy()
+                    counters["tokens"] += len(done.batch) - done.filler
+                    counters["filler"] += done.filler
+                    counters["shared"] += len(done.batch.shared) * len(done.numbers)
+                    counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
+                    counters["packs"] += 1
+                    if writer is not None:
+                        writer.put(done.keys, out[done.numbers])
+            if job is None:
+                return
+
+    def packs(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Indices of sequences of these lengths, longest first, in packs of at most `budget` tokens."""
+        part: list[int] = []
+        room = self.budget
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            if part and lengths[i] > room:
+                yield part
+                part, room = [], self.budget
+            part.append(i)
+            room -= lengths[i]
+        if part:
+            yield part
+
+
+@contextmanager
+def evaluating(model: UnifiedLM) -> Iterator[None]:
+    """Without dropout, and afterwards in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,1 @@
+"""Templates, conversations and instructions: from text to tokens."""

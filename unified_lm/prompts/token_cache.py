@@ -1,0 +1,105 @@
+"""Tokenized strings on disk, by content: a text that any run has tokenized is not tokenized again.
+
+One SQLite file a tokenizer, named by the digest of everything that it is; the key of a row is the string itself. So a
+row of training data (its template, length and data set are in the strings) is found again by every run, seed and
+method that shares them, and another tokenizer or template can never find it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from unified_lm.files import cache_dir, digest
+
+log = logging.getLogger(__name__)
+Tokenized = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that each stands for
+AT_ONCE = 500  # variables of one SQL statement
+
+
+def tokenized(tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> list[Tokenized]:
+    """Ids and character offsets of every string; special tokens written in a string are plain text."""
+    out = tokenizer(list(strings), add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
+    return list(zip(out["input_ids"], out["offset_mapping"], strict=True))
+
+
+class TokenCache:
+    """The strings that one tokenizer has met. Safe for several threads and processes; a lost file costs time only."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None) -> None:
+        name = digest(tokenizer.backend_tokenizer.to_str())
+        self.path = (folder or cache_dir() / "tokens") / f"{name}.sqlite"
+        self.tokenizer = tokenizer
+        self.lock = threading.Lock()
+        self.connection: sqlite3.Connection | None = None
+        self.hits = self.misses = 0
+        self.broken = False
+
+    def __call__(self, strings: Sequence[str]) -> list[Tokenized]:
+        """`tokenized`, with what is known read and what is new written."""
+        keys = [hashlib.blake2b(string.encode(), digest_size=16).digest() for string in strings]
+        with self.lock:
+            known = self.stored(lambda: self.read(list(dict.fromkeys(keys)))) or {}
+            new = {key: string for key, string in zip(keys, strings, strict=True) if key not in known}
+            if new:
+                made = dict(zip(new, tokenized(self.tokenizer, list(new.values())), strict=True))
+                self.stored(lambda: self.write(made))
+                known |= made
+        self.hits += len(keys) - len(new)
+        self.misses += len(new)
+        return [known[key] for key in keys]
+
+    def stored(self, use: Callable[[], Any]) -> Any:
+        """The result of one use of the file; None, and a warning the first time, where the file cannot be used."""
+        if self.broken:
+            return None
+        try:
+            return use()
+        except (sqlite3.Error, OSError) as error:
+            self.broken = True
+            log.warning("%s cannot be used (%s): strings are tokenized again; delete it", self.path, error)
+            return None
+
+    def opened(self) -> sqlite3.Connection:
+        if self.connection is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False, isolation_level=None)
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=OFF")
+            self.connection.execute("CREATE TABLE IF NOT EXISTS tokens (key BLOB PRIMARY KEY, value BLOB)")
+        return self.connection
+
+    def read(self, keys: list[bytes]) -> dict[bytes, Tokenized]:
+        found = {}
+        for at in range(0, len(keys), AT_ONCE):
+            part = keys[at : at + AT_ONCE]
+            marks = ",".join("?" * len(part))
+            rows = self.opened().execute(f"SELECT key, value FROM tokens WHERE key IN ({marks})", part)
+            found |= {bytes(key): unpacked(value) for key, value in rows}
+        return found
+
+    def write(self, made: dict[bytes, Tokenized]) -> None:
+        rows = [(key, packed(value)) for key, value in made.items()]
+        connection = self.opened()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT OR IGNORE INTO tokens VALUES (?, ?)", rows)
+        connection.execute("COMMIT")
+
+
+def packed(value: Tokenized) -> bytes:
+    ids, offsets = value
+    return np.concatenate([np.asarray(ids, np.int32), np.asarray(offsets, np.int32).reshape(-1)]).tobytes()
+
+
+def unpacked(value: bytes) -> Tokenized:
+    numbers = np.frombuffer(value, np.int32)
+    count = len(numbers) // 3
+    return numbers[:count].tolist(), [tuple(pair) for pair in numbers[count:].reshape(-1, 2).tolist()]
