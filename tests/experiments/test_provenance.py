@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "experiments/config/build.py",
         "experiments/runs/open_run.py",
     ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(SOURCE)
     (tmp_path / "README.md").write_text("words")
     git(tmp_path, "init", "-q")
