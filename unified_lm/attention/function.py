@@ -44,9 +44,22 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     run = KERNELS[layout.kernel].run
+    query, key, value = cast_to_autocast(query, key, value)
     more = {} if softcap is None else {"softcap": softcap}
     out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window, **more)
     return out.transpose(1, 2).contiguous(), None
+
+
+def cast_to_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast to the data type of an autocast forward, which autocast itself does for torch's own functions only.
+
+    With float32 weights the rotary embedding leaves queries and keys in float32 and values in bfloat16, and flash-attn,
+    `varlen_attn` and FlexAttention take one data type for all three.
+    """
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
 
 
 def beside_held(layout: Layout, held: Held, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
