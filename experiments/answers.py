@@ -20,8 +20,8 @@ from experiments.config.paths import shown
 from experiments.runs.execute import require_device
 from experiments.runs.files import write_json
 from experiments.runs.resolve_model import split
-from unified_lm.data.model_made import keep_answers
-from unified_lm.data.rows import Row
+from unified_lm.data.model_made import write_own_answers
+from unified_lm.data.rows import TrainingRow
 
 USAGE = (
     "usage: python -m experiments.answers output=DIR [max_new_tokens=500] [part=100] [experiment=NAME] [scale=SCALE] "
@@ -46,14 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     rows, answer, about = prepared(config, int(numbers["max_new_tokens"]))
     claim(folder, about | {"part": int(numbers["part"])})
     with tqdm(total=len(rows), desc="answers", unit=" rows") as bar:
-        path = keep_answers(folder, rows, answer, size=int(numbers["part"]), done=bar.update)
+        path = write_own_answers(folder, rows, answer, size=int(numbers["part"]), done=bar.update)
     print(f"{shown(path)}: train on it with data=answers data.streams.generative.sources.answers.path={shown(path)}")
     return 0
 
 
 def prepared(
     config: Mapping[str, Any], max_new_tokens: int
-) -> tuple[list[Row], Callable[[list[Row]], list[str]], dict[str, Any]]:
+) -> tuple[list[TrainingRow], Callable[[list[TrainingRow]], list[str]], dict[str, Any]]:
     """The dialogues of the data, what answers them, and what decides the answers.
 
     Raises `UsageError` for data without a dialogue, and for a backbone that is no decoder.
@@ -91,7 +91,7 @@ def prepared(
     )
     generator = Generator(model, form, weights=backbone.fingerprint())
 
-    def answer(asked: list[Row]) -> list[str]:
+    def answer(asked: list[TrainingRow]) -> list[str]:
         return [found.text for found in generator.generate([prompt(form, row) for row in asked], max_new_tokens)]
 
     about = {
@@ -105,7 +105,7 @@ def prepared(
     return rows, answer, about
 
 
-def prompt(form: Any, row: Row) -> list[int]:
+def prompt(form: Any, row: TrainingRow) -> list[int]:
     """The tokens of a dialogue up to where its last answer begins."""
     from unified_lm.prompts.conversation import answer_header
 

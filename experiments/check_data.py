@@ -96,7 +96,7 @@ def opened(node: Mapping[str, Any]) -> str:
     from experiments.config.build import build
 
     try:
-        build(node, "data").tables()
+        build(node, "data").open_tables()
     except Exception as error:
         return first_line(str(error)) or type(error).__name__
     return ""

@@ -4,7 +4,7 @@ import torch
 
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format, Template
@@ -54,19 +54,21 @@ def form(model: UnifiedLM, plan: Plan = CAUSAL, template: Template = CHATML, **l
     )
 
 
-def mixed_rows(count=9, *, answers=True, documents=True) -> list[Row]:
-    """Rows of mixed kinds: documents only, answers only, both; 0 to 2 hard negatives or rivals; uneven lengths."""
+def mixed_rows(count=9, *, answers=True, documents=True) -> list[TrainingRow]:
+    """Rows of mixed kinds: documents only, answers only, both; 0 to 2 hard negatives of each kind; uneven lengths."""
     rows = []
     for i in range(count):
         pair = documents and (i % 3 != 2 or not answers)
         rows.append(
-            Row(
+            TrainingRow(
                 query=f"what is the number {i}? " * (1 + i % 2),
                 instruction="find it" if i % 2 else "",
                 positive=f"the document about {i * i}. " * (1 + i % 4) if pair else None,
                 negatives=tuple(f"not {i} but {i + k}" for k in range(i % 3)) if pair else (),
                 answer=f"it is the number {i} of course" if answers and i % 3 else None,
-                rivals=tuple((f"is {i} {i + k}?", f"no, {k} more") for k in range(i % 3)) if answers else (),
+                negative_dialogues=tuple((f"is {i} {i + k}?", f"no, {k} more") for k in range(i % 3))
+                if answers
+                else (),
             )
         )
     return rows

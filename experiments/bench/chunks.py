@@ -30,7 +30,7 @@ def measured(chunk_tokens: int) -> dict[str, float]:
     from unified_lm.packing import pack
     from unified_lm.prompts.template import Format, Template
     from unified_lm.training.distributed import Ranks
-    from unified_lm.training.objective import Randomness, Reader, accumulate
+    from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
     loaded = SmolLM2(dtype="float32").load()
     model = UnifiedLM(loaded.model, loaded.tokenizer, slots=4, autocast=torch.bfloat16).train()
@@ -56,13 +56,13 @@ def measured(chunk_tokens: int) -> dict[str, float]:
     )
     rows = list(PackagedText(kind="triples", split="train").rows())[:ROWS]
     chunks = pack(method.sequences(rows, form), chunk_tokens)
-    reader, ranks = Reader(model, method), Ranks()
+    reader, ranks = TrainingModule(model, method), Ranks()
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     speeds = []
     for step in range(STEPS):
         model.zero_grad(set_to_none=True)
         start = time.perf_counter()
-        accumulate(reader, list(chunks), ranks=ranks, randomness=Randomness(seed=0, step=step))
+        accumulate_gradients(reader, list(chunks), ranks=ranks, randomness=ChunkRandomness(seed=0, step=step))
         speeds.append(sum(map(len, chunks)) / (time.perf_counter() - start))
     return {
         "chunk_tokens": chunk_tokens,

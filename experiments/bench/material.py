@@ -19,7 +19,7 @@ from unified_lm.attention import Plan
 from unified_lm.backbones.base import read_tokenizer, without_progress_bars
 from unified_lm.backbones.smollm2 import SmolLM2
 from unified_lm.data.packaged.source import PackagedText
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format, Template
@@ -100,7 +100,7 @@ class Material:
         return SentenceTransformer(modules=[body, pooling, Normalize()], device="cpu")
 
     @cached_property
-    def pairs(self) -> list[Row]:
+    def pairs(self) -> list[TrainingRow]:
         """Descriptions and the code they describe, with explanations as answers."""
         return list(PackagedText(kind="triples", split="held_out").rows())
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.ulme import Ulme
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, Sequence, pack
 from unified_lm.prompts.template import Format
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -32,7 +32,7 @@ def lines(material: Material, repeats: int) -> Iterator[Line]:
     yield unified(material, repeats)
 
 
-def distinct(rows: list[Row], count: int) -> list[Row]:
+def distinct(rows: list[TrainingRow], count: int) -> list[TrainingRow]:
     """The first rows whose texts all differ: the peer masks no duplicates."""
     seen: set[str] = set()
     chosen = []
@@ -44,13 +44,20 @@ def distinct(rows: list[Row], count: int) -> list[Row]:
 
 
 def step(
-    model: UnifiedLM, method: Contrastive | Ulme, form: Format, rows: list[Row], budget: int, keep_chunks: int = 1
+    model: UnifiedLM,
+    method: Contrastive | Ulme,
+    form: Format,
+    rows: list[TrainingRow],
+    budget: int,
+    keep_chunks: int = 1,
 ) -> dict[str, float]:
     """The gradient of one batch, text in: what the training loop does between two optimizer steps."""
     model.zero_grad(set_to_none=True)
     chunks = [chunk.to(model.device) for chunk in pack(method.sequences(rows, form), budget)]
-    randomness = Randomness(seed=0, step=0)
-    return accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=randomness, keep_chunks=keep_chunks)
+    randomness = ChunkRandomness(seed=0, step=0)
+    return accumulate_gradients(
+        TrainingModule(model, method), chunks, ranks=Ranks(), randomness=randomness, keep_chunks=keep_chunks
+    )
 
 
 def gradient(model: nn.Module) -> Tensor:
@@ -134,7 +141,7 @@ def unified(material: Material, repeats: int) -> Line:
     )
 
 
-def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Row]) -> float:
+def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[TrainingRow]) -> float:
     """The same objective as published code computes it: queries, answers and documents apart, padded, all logits."""
     model.zero_grad(set_to_none=True)
     queries = form.queries([row.query for row in rows])

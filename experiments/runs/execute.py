@@ -55,7 +55,7 @@ def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
     from unified_lm.training import checkpoint
 
     try:
-        saved = checkpoint.latest(folder / "checkpoint", entry["run_id"])
+        saved = checkpoint.latest_checkpoint(folder / "checkpoint", entry["run_id"])
     except ValueError as error:  # another run's
         raise UsageError(str(error)) from error
     return saved is not None and saved.digest == entry["digest"]

@@ -76,7 +76,7 @@ def built(experiment: Experiment, start: Built | None = None) -> Built:
     if start is not None and start.model.slots is not None and method.slots == len(start.model.slots):
         model.slots.load_state_dict(start.model.slots.state_dict())
     if experiment.trains:
-        method.require(form)
+        method.check_format(form)
         experiment.trainable.apply(model)
     return Built(model=model, form=form)
 
@@ -118,7 +118,7 @@ def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
 
     Raises `ValueError` where they are not there whole: no earlier checkpoint stands in for them.
     """
-    saved = checkpoint.latest(folder / "checkpoint", entry["run_id"])
+    saved = checkpoint.latest_checkpoint(folder / "checkpoint", entry["run_id"])
     if saved is None or saved.digest != entry["digest"]:
         raise ValueError(
             f"{shown(folder / 'checkpoint')} lacks the weights {entry['digest']} of step {entry['step']} that the "

@@ -115,7 +115,7 @@ def weights_of(
     """Digest and step of the weights in the model: each checkpoint along the way that is asked for, then the last."""
     along = [step for step in experiment.scoring.steps if step != entry["step"]] if experiment.trains else []
     for step in along:
-        saved = checkpoint.at_step(folder / "checkpoint", step, entry["run_id"])
+        saved = checkpoint.checkpoint_at_step(folder / "checkpoint", step, entry["run_id"])
         checkpoint.load_weights(saved, made.model)
         yield saved.digest, step
     if along:

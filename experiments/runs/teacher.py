@@ -7,11 +7,11 @@ from typing import Any
 
 from experiments.config.paths import runs
 from experiments.runs.open_run import opened
-from unified_lm.data.model_made import keep_vectors
-from unified_lm.data.rows import Row
+from unified_lm.data.model_made import write_teacher_vectors
+from unified_lm.data.rows import TrainingRow
 
 
-def taught(method: Any, teacher: str | None, rows: Iterable[Row], folder: Path) -> Any:
+def taught(method: Any, teacher: str | None, rows: Iterable[TrainingRow], folder: Path) -> Any:
     """The method with the vectors of all answers in `rows`, kept under `folder`; as it is where it has no teacher.
 
     The teacher is a finished run; its vectors are not normalised. What a stopped run made of them is not made again.
@@ -23,6 +23,11 @@ def taught(method: Any, teacher: str | None, rows: Iterable[Row], folder: Path) 
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
     encoder = replace(opened(runs() / teacher).subject.embedder, similarity="dot")
     answers = [
-        answer for row in rows if row.answer is not None for answer in (row.answer, *(said for _, said in row.rivals))
+        answer
+        for row in rows
+        if row.answer is not None
+        for answer in (row.answer, *(said for _, said in row.negative_dialogues))
     ]
-    return replace(method, teacher=keep_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document")))
+    return replace(
+        method, teacher=write_teacher_vectors(folder, answers, lambda texts: encoder.encode(texts, side="document"))
+    )

@@ -65,7 +65,7 @@ def leader(folder: Path) -> int:
         fresh = entry["digest"] is None
         if fresh:
             entry = learn(experiment, made, entry, folder, mirror)
-        entry = Ranks.current().told(entry)
+        entry = Ranks.current().broadcast_object(entry)
         score(experiment, whole(experiment, made, entry, folder, fresh=fresh), entry, folder, mirror)
         record.change(folder, status="finished")
         mirror.finish(failed=False)
@@ -97,7 +97,7 @@ def follower(folder: Path) -> int:
     try:
         if fresh and made is not None and experiment.trains:
             trained(experiment, made, experiment.data.load(), entry, folder, lambda row: None)
-        entry = Ranks.current().told(entry)
+        entry = Ranks.current().broadcast_object(entry)
         help_score(experiment, whole(experiment, made, entry, folder, fresh=fresh), entry, folder)
     except (Preempted, KeyboardInterrupt):
         return REQUEUE
@@ -200,7 +200,7 @@ def trained(
         identity=entry["run_id"],
         launch=experiment.launch,
         on_log=on_log,
-        complain=log.warning,
+        warn=log.warning,
     )
 
 

@@ -15,7 +15,7 @@ from experiments.config.build import build
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.data.streams import Streams
 
 HUB = (
@@ -58,7 +58,7 @@ def streams(data: str, mirror: Path, *overrides: str) -> Streams:
     return build(job.resolved["data"], "data")
 
 
-def rows(data: str, mirror: Path, *overrides: str) -> list[Row]:
+def rows(data: str, mirror: Path, *overrides: str) -> list[TrainingRow]:
     (stream,) = streams(data, mirror, *overrides).streams.values()
     (source,) = stream.sources.values()
     return list(source.rows())
@@ -98,8 +98,8 @@ def test_batches_of_echo_are_of_one_data_set_and_those_that_are_not_full_are_dro
     echo(mirror)
     batches = streams("echo", mirror, "data.streams.embedding.rows_per_step=2").load()
     stream = batches.streams["embedding"]
-    assert stream.batches_an_epoch == 2 * len(ECHO)
-    for step in range(stream.batches_an_epoch):
+    assert stream.batches_per_epoch == 2 * len(ECHO)
+    for step in range(stream.batches_per_epoch):
         assert len({row.source for row in batches.batch(step)}) == 1
     assert batches.counters(1)["embedding"]["dropped_an_epoch"] == len(ECHO)
 
@@ -217,7 +217,7 @@ def test_llm2vec_gens_hard_negatives_are_other_questions_with_their_answers(mirr
     lines(folder / "original.jsonl", record)
     card(folder, "- config_name: default\n  data_files:\n  - split: original\n    path: original.jsonl\n")
     (row,) = rows("llm2vec_gen_negatives", mirror, "backbone=tiny")
-    assert (row.query, row.answer, row.rivals) == ("q", "a", (("other q", "other a"),))
+    assert (row.query, row.answer, row.negative_dialogues) == ("q", "a", (("other q", "other a"),))
     lines(folder / "original.jsonl", {key: value for key, value in record.items() if key != "negative_answer"})
     with pytest.raises(ValueError, match="no column 'negative_answer'"):
         rows("llm2vec_gen_negatives", mirror, "backbone=tiny")

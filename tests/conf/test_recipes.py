@@ -91,8 +91,8 @@ def test_a_papers_run_has_its_papers_rows_rate_schedule_lengths_and_temperature(
     optim = made.optim
     assert {name: stream.rows_per_step for name, stream in made.data.streams.items()} == paper.rows
     assert optim.learning_rate == paper.rate and optim.last_step == paper.last
-    assert optim.factor(optim.last_step - 1) == pytest.approx(paper.rate_left)
-    first_at_peak = next(step for step in range(optim.steps) if optim.factor(step) == 1.0)
+    assert optim.learning_rate_factor(optim.last_step - 1) == pytest.approx(paper.rate_left)
+    first_at_peak = next(step for step in range(optim.steps) if optim.learning_rate_factor(step) == 1.0)
     assert first_at_peak == max(0, paper.warmup - 1)
     assert (made.lengths.query, made.lengths.document, made.lengths.answer) == paper.lengths
     if paper.temperature is not None:

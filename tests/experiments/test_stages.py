@@ -102,12 +102,14 @@ def test_a_teacher_is_trained_first_and_its_vectors_of_the_answers_are_made_once
 
 
 def test_the_answers_of_hard_negatives_go_through_the_same_teacher(here: None) -> None:
-    rows = ", ".join(f"{{query: ask {i}, answer: say {i}, rivals: [[ask not {i}, say not {i}]]}}" for i in range(8))
+    rows = ", ".join(
+        f"{{query: ask {i}, answer: say {i}, negative_dialogues: [[ask not {i}, say not {i}]]}}" for i in range(8)
+    )
     given = f"data.streams.rows.sources.given.examples=[{rows}]"
     run = a_run("t1_llm2vec_gen", "teacher=t1_llm2vec", "method.margin_weight=1.0", given)
     assert ensure(run) == 0
     assert run.teacher.run_id.startswith("t1_llm2vec-")
-    assert {"alignment", "reconstruction", "rivals", "margin"} <= set(record.read(run.folder)["losses"])
+    assert {"alignment", "reconstruction", "negatives", "margin"} <= set(record.read(run.folder)["losses"])
     encoder = replace(opened(run.teacher.folder).subject.embedder, similarity="dot")
     answers = [f"say not {row.query.split()[-1]}" for row in opened(run.folder).experiment.data.load().batch(0)]
     vectors = TeacherVectors(folder=str(run.folder / "teacher")).lookup([text_hash(answer) for answer in answers])

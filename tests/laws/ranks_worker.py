@@ -15,9 +15,9 @@ from tests.models import fitting, form, mixed_rows, unified
 from unified_lm.packing import pack
 from unified_lm.trainable import Lora, Trainable
 from unified_lm.training.distributed import Ranks, process_group
-from unified_lm.training.fsdp import Launch, shard, synchronise
+from unified_lm.training.fsdp import Launch, set_gradient_sync, shard_module
 from unified_lm.training.loop import Runtime, train
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 from unified_lm.training.optimizer import Optim
 
 OPTIM = Optim(
@@ -77,7 +77,7 @@ class Rows:
         rows = mixed_rows(18)
         return [rows[(step * 5 + i) % 18] for i in range(12)]
 
-    def ids(self, step: int) -> list[str]:
+    def row_ids(self, step: int) -> list[str]:
         return [f"rows[{(step * 5 + i) % 18}]" for i in range(12)]
 
 
@@ -89,19 +89,19 @@ def gradient_of(case: Case, ranks: Ranks) -> torch.Tensor:
     model.train()
     if case.checkpointing:
         model.backbone.activation_checkpointing_enable({"use_reentrant": False})
-    reader = Reader(model, method, anchored=ranks.lockstep)
+    reader = TrainingModule(model, method, anchored=ranks.lockstep)
     if ranks.lockstep:
-        shard(reader, Launch(processes=ranks.size, sharding="fsdp"))
+        shard_module(reader, Launch(processes=ranks.size, sharding="fsdp"))
     rows = mixed_rows(12, answers=case.answers, documents=case.documents)
     chunks = pack(method.sequences(rows, form(model, PLANS[case.plan])), 90)
-    accumulate(
+    accumulate_gradients(
         reader,
-        ranks.deal(chunks),
+        ranks.distribute_chunks(chunks),
         ranks=ranks,
-        randomness=Randomness(seed=0, step=0),
+        randomness=ChunkRandomness(seed=0, step=0),
         keep_chunks=case.keep,
         batch_scale=case.scale,
-        on_backward=synchronise,
+        on_backward=set_gradient_sync,
     )
     parameters = [p for p in model.parameters() if p.requires_grad]
     ranks.sum_gradients(parameters)

@@ -8,7 +8,14 @@ from tests.models import apart, form, gradient, mixed_rows, unified
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence, collate, pack
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, Redo, TooLarge, accumulate, halved
+from unified_lm.training.objective import (
+    ChunkRandomness,
+    ChunkTooLarge,
+    RedoStep,
+    TrainingModule,
+    accumulate_gradients,
+    halve_chunk,
+)
 
 
 class Small(UnifiedLM):
@@ -37,15 +44,15 @@ def run(model, method, *, lockstep=False, keep=1):
         model.zero_grad(set_to_none=True)
         tries += 1
         try:
-            terms = accumulate(
-                Reader(model, method, anchored=lockstep),
+            terms = accumulate_gradients(
+                TrainingModule(model, method, anchored=lockstep),
                 chunks,
                 ranks=Ranks(lockstep=lockstep),
-                randomness=Randomness(seed=0, step=0),
+                randomness=ChunkRandomness(seed=0, step=0),
                 keep_chunks=keep,
             )
             return terms, gradient(model), chunks, tries
-        except Redo:
+        except RedoStep:
             continue
 
 
@@ -62,17 +69,17 @@ def test_a_step_that_ran_out_of_memory_is_redone_with_smaller_chunks_and_the_sam
 
 
 def test_in_lockstep_it_stops_and_names_the_chunk_size_to_try():
-    with pytest.raises(TooLarge, match=r"runtime\.chunk_tokens=\d+"):
+    with pytest.raises(ChunkTooLarge, match=r"runtime\.chunk_tokens=\d+"):
         run(small(60, 60, 4), METHODS["ulme"], lockstep=True)
 
 
 def test_one_sequence_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"one sequence of 9 tokens does not fit .* lengths"):
-        halved(collate([Sequence(tokens=(1,) * 9)]))
+        halve_chunk(collate([Sequence(tokens=(1,) * 9)]))
 
 
 def test_halves_hold_the_same_sequences_and_have_randomness_of_their_own():
     chunk = collate([Sequence(tokens=(1,) * n, row=n) for n in (5, 1, 9, 2)], "7")
-    first, second = halved(chunk)
+    first, second = halve_chunk(chunk)
     assert first.sequences + second.sequences == chunk.sequences
     assert (first.index, second.index) == ("7.0", "7.1")

@@ -20,7 +20,7 @@ from unified_lm.methods.generative import Generative
 from unified_lm.packing import IGNORED, collate, pack
 from unified_lm.training import objective
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 BUDGETS = (10_000, 120, 40, 1)
 METHODS = {
@@ -36,7 +36,7 @@ METHODS = {
     "gritlm": gritlm(),
     "gritlm, sums over samples": gritlm(generative_loss="token", embedding_weight=2.0),
     "llm2vec-gen": gen(),
-    "llm2vec-gen with rivals": gen(margin_weight=0.5),
+    "llm2vec-gen with hard negatives": gen(margin_weight=0.5),
     "latent pooling": Contrastive(temperature=0.05, symmetric=False, readout="mean@latent", latents=8, latent_heads=2),
     "gem": gem(plain_share=0.3, temperature=0.5),
     "mntp": mntp(share=0.5),
@@ -50,8 +50,12 @@ def run(model, method, rows, budget, *, keep=1, plan=PLANS["causal"], step=0):
     """Terms and gradient of one global batch."""
     model.zero_grad(set_to_none=True)
     chunks = pack(method.sequences(rows, form(model, plan)), budget)
-    terms = accumulate(
-        Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=step), keep_chunks=keep
+    terms = accumulate_gradients(
+        TrainingModule(model, method),
+        chunks,
+        ranks=Ranks(),
+        randomness=ChunkRandomness(seed=0, step=step),
+        keep_chunks=keep,
     )
     return terms, gradient(model), len(chunks)
 
@@ -222,8 +226,8 @@ def test_impossible_plans_are_refused_with_the_way_out():
     model = unified(slots=2)
     for method in (ulme(2), METHODS["generative"]):
         with pytest.raises(ValueError, match="use attention=causal"):
-            method.require(form(model, PLANS["bidirectional"]))
+            method.check_format(form(model, PLANS["bidirectional"]))
     with pytest.raises(ValueError, match="in one forward"):
-        ulme(2).require(form(model, PLANS["gritlm"]))
+        ulme(2).check_format(form(model, PLANS["gritlm"]))
     with pytest.raises(ValueError, match=r"set method\.slots or use readout=last"):
-        Contrastive(temperature=1.0, symmetric=False, readout="slot_0").require(form(unified()))
+        Contrastive(temperature=1.0, symmetric=False, readout="slot_0").check_format(form(unified()))

@@ -72,13 +72,13 @@ def test_a_sharded_run_continued_from_its_checkpoint_ends_in_the_same_bits(two):
 
 def test_chunks_are_dealt_whole_and_evened_only_in_lockstep():
     chunks = [collate([Sequence(tokens=(1, 2), row=i)], str(i)) for i in range(5)]
-    parts = [Ranks(rank=r, size=2).deal(chunks) for r in range(2)]
+    parts = [Ranks(rank=r, size=2).distribute_chunks(chunks) for r in range(2)]
     assert [[c.index for c in part] for part in parts] == [["0", "2", "4"], ["1", "3"]]
-    even = [Ranks(rank=r, size=2, lockstep=True).deal(chunks) for r in range(2)]
+    even = [Ranks(rank=r, size=2, lockstep=True).distribute_chunks(chunks) for r in range(2)]
     assert [len(part) for part in even] == [3, 3] and even[1][-1].sequences[0].role == "filler"
     with pytest.raises(ValueError, match="8 ranks but only 5 chunks"):
-        Ranks(rank=0, size=8).deal(chunks)
-    late = [Ranks(rank=r, size=8).deal(chunks, first=False) for r in range(8)]
+        Ranks(rank=0, size=8).distribute_chunks(chunks)
+    late = [Ranks(rank=r, size=8).distribute_chunks(chunks, first=False) for r in range(8)]
     assert [part[0].sequences[0].role == "filler" for part in late] == [False] * 5 + [True] * 3
 
 

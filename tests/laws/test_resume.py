@@ -50,7 +50,7 @@ def test_a_truncated_checkpoint_is_named_and_the_run_continues_from_the_one_befo
         if line.get("step") == 10:
             process.send_signal(signal.SIGKILL)
     process.wait()
-    newest = checkpoint.steps(tmp_path)[-1]
+    newest = checkpoint.checkpoint_folders(tmp_path)[-1]
     assert newest.name == "step-9"
     for name in ("model.safetensors", "optimizer.safetensors"):
         (newest / name).write_bytes((newest / name).read_bytes()[:1000])
@@ -65,24 +65,24 @@ def test_a_folder_that_is_no_checkpoint_is_left_alone(tmp_path):
     for name in ("step-x", "step-", "step-3.bak"):
         (tmp_path / name).mkdir()
     for step in (9, 10):
-        checkpoint.save(tmp_path, model, None, step=step, identity="a", keep=1)
-    assert [folder.name for folder in checkpoint.steps(tmp_path)] == ["step-10"]
-    assert checkpoint.latest(tmp_path, "a").step == 10
+        checkpoint.save_checkpoint(tmp_path, model, None, step=step, identity="a", keep=1)
+    assert [folder.name for folder in checkpoint.checkpoint_folders(tmp_path)] == ["step-10"]
+    assert checkpoint.latest_checkpoint(tmp_path, "a").step == 10
     assert {path.name for path in tmp_path.iterdir()} == {"step-x", "step-", "step-3.bak", "step-10"}
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     model = unified(slots=2)
-    optimizer = OPTIM.build(model)
-    checkpoint.save(tmp_path, model, optimizer, step=1, identity="a")
+    optimizer = OPTIM.build_optimizer(model)
+    checkpoint.save_checkpoint(tmp_path, model, optimizer, step=1, identity="a")
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(tmp_path, model, optimizer, step=2, identity="a")
-    assert checkpoint.latest(tmp_path, "a").step == 1
+        checkpoint.save_checkpoint(tmp_path, model, optimizer, step=2, identity="a")
+    assert checkpoint.latest_checkpoint(tmp_path, "a").step == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
@@ -92,8 +92,8 @@ def test_weights_on_another_backbone_are_refused_though_they_fit(tmp_path):
         model.backbone.requires_grad_(False)
         return model
 
-    checkpoint.save(tmp_path, only_slots(0), None, step=1, identity="a")
-    saved = checkpoint.latest(tmp_path, "a")
+    checkpoint.save_checkpoint(tmp_path, only_slots(0), None, step=1, identity="a")
+    saved = checkpoint.latest_checkpoint(tmp_path, "a")
     checkpoint.load_weights(saved, only_slots(0))
     with pytest.raises(ValueError, match="another backbone"):
         checkpoint.load_weights(saved, only_slots(1))

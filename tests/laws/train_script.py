@@ -38,7 +38,7 @@ def main(folder: Path, pause: float, say: Callable[[dict[str, Any]], None]) -> i
             folder=folder,
             identity="killed",
             on_log=on_log,
-            complain=lambda text: say({"said": text}),
+            warn=lambda text: say({"said": text}),
         )
     except Preempted:
         return REQUEUE

@@ -12,7 +12,7 @@ from unified_lm.readout import Readout
 from unified_lm.trainable import Trainable
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 
 def latent(**changes) -> Contrastive:
@@ -54,10 +54,12 @@ def test_a_head_is_trained_and_saved_whatever_part_of_the_backbone_learns(tmp_pa
     model = fitting(method)
     Trainable(parts=parts).apply(model)
     chunks = pack(method.sequences(mixed_rows(), form(model)), 80)
-    accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+    accumulate_gradients(
+        TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+    )
     assert model.heads["latent"].out.weight.grad.norm() > 0
     torch.nn.init.normal_(model.heads["latent"].out.weight)
-    saved = checkpoint.save(tmp_path, model, None, step=1, identity="heads")
+    saved = checkpoint.save_checkpoint(tmp_path, model, None, step=1, identity="heads")
     again = fitting(method)
     Trainable(parts=parts).apply(again)
     checkpoint.load_weights(saved, again)
@@ -69,6 +71,6 @@ def test_a_head_that_is_not_there_and_latents_that_are_not_read_are_refused():
     with pytest.raises(ValueError, match="needs the head 'latent'"):
         Encoder(model=model, form=form(model), readout="mean@latent").encode(["a"], side="query")
     with pytest.raises(ValueError, match="do not go together"):
-        latent(readout="mean").require(form(model))
+        latent(readout="mean").check_format(form(model))
     with pytest.raises(ValueError, match="must divide the width"):
         LatentAttention(64, 4, 7, residual=True)

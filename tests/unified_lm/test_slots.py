@@ -8,7 +8,7 @@ from unified_lm.methods.ulme import Ulme
 from unified_lm.packing import collate, pack
 from unified_lm.slots import Slots
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 
 def ulme(slots=4, **changes) -> Ulme:
@@ -70,7 +70,9 @@ def test_word_starts_give_a_far_smaller_first_gradient_than_the_usual_random_row
     for kind in ("words", "normal"):
         model.slots.start(model.backbone.get_input_embeddings(), model.tokenizer, kind)
         model.slots.vectors.grad = None
-        accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+        accumulate_gradients(
+            TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+        )
         norms[kind] = float(model.slots.vectors.grad.norm())
     model.backbone.requires_grad_(True)
     assert norms["normal"] > 5 * norms["words"], norms

@@ -16,14 +16,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 from tqdm import tqdm
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.files import cache_dir, digest, made_once, written_whole
 
 ROWS_A_BLOCK = 10_000
-FORMAT = "2"  # of the files written here; part of their names
+FORMAT = "3"  # of the files written here; part of their names
 
 
-class Rows(Sequence[Row]):
+class Rows(Sequence[TrainingRow]):
     """A sequence of rows in a stable order, with counts of what was left out on the way (`notes`)."""
 
     def __init__(self, table: Any, notes: dict[str, int], corpus_fingerprint: str) -> None:
@@ -36,79 +36,83 @@ class Rows(Sequence[Row]):
         return self._table.num_rows
 
     @overload
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> TrainingRow: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+    def __getitem__(self, index: slice) -> list[TrainingRow]: ...
+    def __getitem__(self, index: int | slice) -> TrainingRow | list[TrainingRow]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         (values,) = self._table.slice(index % len(self), 1).to_pylist()
-        return _row(values)
+        return _row_from_record(values)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TrainingRow]:
         for block in self._table.to_batches(max_chunksize=1000):
-            yield from map(_row, block.to_pylist())
+            yield from map(_row_from_record, block.to_pylist())
 
     @property
-    def sources(self) -> list[str]:
+    def source_names(self) -> list[str]:
         """The data set of each row."""
         return self._table.column("source").to_pylist()
 
     @property
-    def keys(self) -> np.ndarray:
+    def row_keys(self) -> np.ndarray:
         """`row_key` of each row, as uint64."""
         return self._table.column("key").to_numpy()
 
 
-def _row(values: dict[str, Any]) -> Row:
+def _row_from_record(values: dict[str, Any]) -> TrainingRow:
     del values["key"]
     history = tuple((turn["role"], turn["content"]) for turn in values.pop("history"))
-    rivals = tuple((rival["query"], rival["answer"]) for rival in values.pop("rivals"))
-    return Row(**{**values, "negatives": tuple(values["negatives"])}, history=history, rivals=rivals)
+    dialogues = tuple((pair["query"], pair["answer"]) for pair in values.pop("negative_dialogues"))
+    return TrainingRow(
+        **{**values, "negatives": tuple(values["negatives"])}, history=history, negative_dialogues=dialogues
+    )
 
 
-def row_key(row: Row) -> int:
-    """64-bit hash of what a row says, case and spaces aside; instruction, negatives, rivals and source do not count."""
+def row_key(row: TrainingRow) -> int:
+    """64-bit hash of a row's texts, without case and spaces; instruction, negatives and source do not count."""
     said = [*(content for _, content in row.history), row.query, row.positive, row.answer, row.text]
     normal = json.dumps([text and " ".join(text.casefold().split()) for text in said])
     return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "big")
 
 
-def corpus_fingerprint(rows: Iterable[Row]) -> str:
+def corpus_fingerprint(rows: Iterable[TrainingRow]) -> str:
     """Digest of rows and their order; unlike a source's `fingerprint`, it reads all of them."""
     seen = hashlib.sha256()
     for row in rows:
-        seen.update(_line(row))
+        seen.update(_json_line(row))
     return seen.hexdigest()[:16]
 
 
-def _line(row: Row) -> bytes:
+def _json_line(row: TrainingRow) -> bytes:
     return json.dumps(astuple(row)).encode() + b"\n"
 
 
-def _schema() -> Any:
+def _arrow_schema() -> Any:
     import pyarrow as pa  # here, so that composing a configuration that names a source stays fast
 
     text = pa.large_string()
-    turn, rival = (pa.struct([(name, text) for name in pair]) for pair in (("role", "content"), ("query", "answer")))
-    types = {"negatives": pa.list_(text), "history": pa.list_(turn), "rivals": pa.list_(rival)}
-    return pa.schema([*((field.name, types.get(field.name, text)) for field in fields(Row)), ("key", pa.uint64())])
+    turn, dialogue = (pa.struct([(name, text) for name in pair]) for pair in (("role", "content"), ("query", "answer")))
+    types = {"negatives": pa.list_(text), "history": pa.list_(turn), "negative_dialogues": pa.list_(dialogue)}
+    return pa.schema(
+        [*((field.name, types.get(field.name, text)) for field in fields(TrainingRow)), ("key", pa.uint64())]
+    )
 
 
-def _blocks(rows: Iterable[Row], seen: Any) -> Iterator[Any]:
+def _record_batches(rows: Iterable[TrainingRow], seen: Any) -> Iterator[Any]:
     """Record batches of rows, whose digest is gathered in `seen` on the way."""
     import pyarrow as pa
 
-    schema = _schema()
+    schema = _arrow_schema()
     block: list[dict[str, Any]] = []
     for row in rows:
-        seen.update(_line(row))
-        values = {field.name: getattr(row, field.name) for field in fields(Row)}
+        seen.update(_json_line(row))
+        values = {field.name: getattr(row, field.name) for field in fields(TrainingRow)}
         history = [{"role": role, "content": content} for role, content in row.history]
-        rivals = [{"query": query, "answer": answer} for query, answer in row.rivals]
-        block.append({**values, "history": history, "rivals": rivals, "key": row_key(row)})
+        dialogues = [{"query": query, "answer": answer} for query, answer in row.negative_dialogues]
+        block.append({**values, "history": history, "negative_dialogues": dialogues, "key": row_key(row)})
         if len(block) == ROWS_A_BLOCK:
             yield pa.RecordBatch.from_pylist(block, schema=schema)
             block = []
@@ -116,16 +120,16 @@ def _blocks(rows: Iterable[Row], seen: Any) -> Iterator[Any]:
         yield pa.RecordBatch.from_pylist(block, schema=schema)
 
 
-def rows_in_memory(rows: Iterable[Row], notes: dict[str, int] | None = None) -> Rows:
+def rows_in_memory(rows: Iterable[TrainingRow], notes: dict[str, int] | None = None) -> Rows:
     """Rows that need no file: few, or made quickly."""
     import pyarrow as pa
 
     seen = hashlib.sha256()
-    table = pa.Table.from_batches(list(_blocks(rows, seen)), schema=_schema())
+    table = pa.Table.from_batches(list(_record_batches(rows, seen)), schema=_arrow_schema())
     return Rows(table, notes or {}, seen.hexdigest()[:16])
 
 
-def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Row]]) -> Rows:
+def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[TrainingRow]]) -> Rows:
     """The rows named by `fingerprint`, made and written by the first process that asks for them.
 
     `make` receives an empty dictionary, in which it may count what it leaves out.
@@ -138,9 +142,9 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Row]
 
         notes: dict[str, int] = {}
         seen = hashlib.sha256()
-        with pa.ipc.new_file(partial, _schema()) as file:
+        with pa.ipc.new_file(partial, _arrow_schema()) as file:
             progress = tqdm(make(notes), desc=f"reading {fingerprint.partition('#')[0]}", unit=" rows", delay=2)
-            for block in _blocks(iter(progress), seen):
+            for block in _record_batches(iter(progress), seen):
                 file.write_batch(block)
         known = {"fingerprint": fingerprint, "notes": notes, "corpus": seen.hexdigest()[:16]}
         with written_whole(about) as partial_about:  # first: where the rows are, what is known about them is there too

@@ -31,11 +31,11 @@ class Files(Records):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require("sample_by", ("line", "paragraph"))
+        self._check_choice("sample_by", ("line", "paragraph"))
         if not self.name:
-            object.__setattr__(self, "name", _stem(Path(self.path)))
+            object.__setattr__(self, "name", _file_stem(Path(self.path)))
 
-    def files(self) -> list[Path]:
+    def list_files(self) -> list[Path]:
         """The files in order of name; ValueError where there is none or two have one name."""
         path = Path(self.path).expanduser()
         if path.is_dir():
@@ -48,7 +48,7 @@ class Files(Records):
             )
         if odd := [file for file in found if not file.name.endswith(SUFFIXES)]:
             raise ValueError(f"{odd[0]} is none of {', '.join(SUFFIXES)}")
-        stems = [_stem(file) for file in found]
+        stems = [_file_stem(file) for file in found]
         if twice := [stem for stem in stems if stems.count(stem) > 1]:
             raise ValueError(
                 f"path={self.path} holds two files named {twice[0]!r}: they would be taken for one data set"
@@ -57,38 +57,38 @@ class Files(Records):
 
     def origin(self) -> str:
         """Digest of the files' names and bytes; where they lie does not matter."""
-        files = self.files()
+        files = self.list_files()
         content = (part for file in files for part in (file.name, file_digest(file)))
         return f"files-{digest(self.name, self.sample_by, *content)}"
 
     def data_sets(self) -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
-        files = self.files()
+        files = self.list_files()
         for file in files:
-            yield (self.name if len(files) == 1 else _stem(file)), self._records(file)
+            yield (self.name if len(files) == 1 else _file_stem(file)), self._read_records(file)
 
-    def _records(self, file: Path) -> Iterator[tuple[str, Any]]:
+    def _read_records(self, file: Path) -> Iterator[tuple[str, Any]]:
         try:
-            yield from self._read_file(file)
+            yield from self._read_by_suffix(file)
         except (EOFError, OSError, zlib.error) as error:  # cut short, or not compressed at all
             raise ValueError(f"{file} cannot be read to its end: {error}") from error
 
-    def _read_file(self, file: Path) -> Iterator[tuple[str, Any]]:
+    def _read_by_suffix(self, file: Path) -> Iterator[tuple[str, Any]]:
         kind = file.name.removesuffix(".gz").rpartition(".")[2]
         if kind == "parquet":
-            return _parquet(file)
+            return _read_parquet(file)
         if kind == "txt":
-            return _text(file, self.sample_by)
-        return _json_lines(file) if kind == "jsonl" else _json(file)
+            return _read_text(file, self.sample_by)
+        return _read_json_lines(file) if kind == "jsonl" else _read_json(file)
 
 
-def _stem(path: Path) -> str:
+def _file_stem(path: Path) -> str:
     name = path.name
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         name = name.removesuffix(suffix)
     return name
 
 
-def _lines(file: Path) -> Iterator[tuple[str, str | BadRow]]:
+def _read_lines(file: Path) -> Iterator[tuple[str, str | BadRow]]:
     """(place, line without its end), decoded line by line so that an error names the line."""
     with gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -99,9 +99,9 @@ def _lines(file: Path) -> Iterator[tuple[str, str | BadRow]]:
                 yield place, BadRow("(the line)", f"is not UTF-8 (byte {error.start})")
 
 
-def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
+def _read_json_lines(file: Path) -> Iterator[tuple[str, Any]]:
     blank: list[tuple[str, Any]] = []  # reported only if a row follows: files may end in blank lines
-    for place, line in _lines(file):
+    for place, line in _read_lines(file):
         if isinstance(line, str) and not line.strip():
             blank.append((place, BadRow("(the line)", "is empty")))
             continue
@@ -118,7 +118,7 @@ def _json_lines(file: Path) -> Iterator[tuple[str, Any]]:
             yield place, BadRow("(the line)", "is nested too deeply")
 
 
-def _json(file: Path) -> Iterator[tuple[str, Any]]:
+def _read_json(file: Path) -> Iterator[tuple[str, Any]]:
     """One JSON array of records, or JSON lines under the other name."""
     with gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb") as content:
         first = content.read(64).decode("utf-8-sig", errors="replace").lstrip()[:1]
@@ -130,13 +130,13 @@ def _json(file: Path) -> Iterator[tuple[str, Any]]:
                 raise ValueError(f"{file} is not JSON: {error}") from error
             yield from ((f"{file}, record {number}", record) for number, record in enumerate(records, start=1))
             return
-    yield from _json_lines(file)
+    yield from _read_json_lines(file)
 
 
-def _text(file: Path, sample_by: str) -> Iterator[tuple[str, Any]]:
+def _read_text(file: Path, sample_by: str) -> Iterator[tuple[str, Any]]:
     paragraph: list[str] = []
     start = ""
-    for place, line in _lines(file):
+    for place, line in _read_lines(file):
         if isinstance(line, BadRow):
             yield place, line
         elif sample_by == "line":
@@ -152,7 +152,7 @@ def _text(file: Path, sample_by: str) -> Iterator[tuple[str, Any]]:
         yield start, {"text": "\n".join(paragraph)}
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
+def _read_parquet(file: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow.parquet  # here, so that composing a configuration that names a file stays fast
 
     number = 0

@@ -52,21 +52,21 @@ class HubDataset(Records):
 
     def origin(self) -> str:
         """Pinned revision, or digest of the mirror, with configuration, files, split and name."""
-        folder = self._mirror()
+        folder = self._mirror_folder()
         identity = self.revision if folder is None else f"mirror-{folder_digest(folder)}"
         part = ",".join(self.files) or self.config or "default"
         return f"{self.id}@{identity}/{part}/{self.split}/{self.name}"
 
     def data_sets(self) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-        for name, table in self.tables().items():
-            yield name, self._records(name, table)
+        for name, table in self.open_tables().items():
+            yield name, self._table_records(name, table)
 
-    def tables(self) -> dict[str, Any]:
+    def open_tables(self) -> dict[str, Any]:
         """The data sets, opened and compared with what is expected of them.
 
         Raises `ValueError` for data that cannot be read, and for columns or a number of rows that differ.
         """
-        tables = {name: self._table(file) for name, file in self._parts().items()}
+        tables = {name: self._load_table(file) for name, file in self._files_by_data_set().items()}
         for name, table in tables.items():
             if missing := [column for column in self.expected_columns if column not in table.column_names]:
                 wanted, found = (", ".join(names) for names in (self.expected_columns, table.column_names))
@@ -76,7 +76,7 @@ class HubDataset(Records):
             raise ValueError(f"{self.id}, split {self.split}: expected {self.expected_rows} rows, found {rows}")
         return tables
 
-    def _mirror(self) -> Path | None:
+    def _mirror_folder(self) -> Path | None:
         if self.data_mirror is None:
             return None
         folder = Path(self.data_mirror).expanduser() / self.id
@@ -86,18 +86,20 @@ class HubDataset(Records):
             )
         return folder
 
-    def _parts(self) -> dict[str, str | None]:
+    def _files_by_data_set(self) -> dict[str, str | None]:
         """Data set -> its file, in the order of `files`, each of which must fit one at least."""
         if not self.files:
             return {self.name: None}
-        folder = self._mirror()
+        folder = self._mirror_folder()
         if folder is not None:
             there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         else:
             from huggingface_hub import list_repo_files
 
-            with self._reading():
-                there = sorted(list_repo_files(self.id, revision=commit(self.id, self.revision), repo_type="dataset"))
+            with self._explain_read_errors():
+                there = sorted(
+                    list_repo_files(self.id, revision=full_commit(self.id, self.revision), repo_type="dataset")
+                )
         found: dict[str, str | None] = {}
         for wanted in self.files:
             if not (fitting := [file for file in there if fnmatch(file, wanted)]):
@@ -109,7 +111,7 @@ class HubDataset(Records):
         return found
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _explain_read_errors(self) -> Iterator[None]:
         import datasets  # here: it takes a second, and composing a configuration must not
         from huggingface_hub.errors import HfHubHTTPError  # its base is that of all errors of the HTTP client
 
@@ -121,27 +123,27 @@ class HubDataset(Records):
                 "without a network, point data_mirror at a folder that holds it"
             ) from error
 
-    def _table(self, file: str | None) -> Any:
+    def _load_table(self, file: str | None) -> Any:
         """One data set; of a mirror kept by what is in it, since datasets would name it by its folder alone."""
         import datasets
 
-        folder = self._mirror()
+        folder = self._mirror_folder()
         what = {"name": self.config} if file is None else {"data_files": {"train": file}}
-        with self._reading():
+        with self._explain_read_errors():
             if folder is None:
-                where = {"path": self.id, "revision": commit(self.id, self.revision)}
+                where = {"path": self.id, "revision": full_commit(self.id, self.revision)}
             else:
                 where = {"path": str(folder), "cache_dir": str(cache_dir() / "mirrored" / folder_digest(folder))}
             return datasets.load_dataset(**where, **what, split=self.split)
 
-    def _records(self, name: str, table: Any) -> Iterator[tuple[str, Any]]:
+    def _table_records(self, name: str, table: Any) -> Iterator[tuple[str, Any]]:
         place = ", ".join([self.id, name] if self.files else [self.id])
         for number, record in enumerate(table):
             yield f"{place}, split {self.split}, row {number}", record
 
 
 @cache
-def commit(id: str, revision: str) -> str:
+def full_commit(id: str, revision: str) -> str:
     """All 40 digits of a commit of a data set; the hub is asked where `revision` has fewer.
 
     Raises `ValueError` unless one commit, and only one, begins with them.

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.files import digest, folder_digest, written_whole
 from unified_lm.texts import text_hash
 
 ROWS = "rows.jsonl"
 
 
-def parts(folder: Path, texts: Sequence[str], size: int, suffix: str) -> Iterator[tuple[Path, slice]]:
+def part_files(folder: Path, texts: Sequence[str], size: int, suffix: str) -> Iterator[tuple[Path, slice]]:
     """The file of each part of `texts` and where it lies in them.
 
     Raises `ValueError` for a folder that holds parts of other texts.
@@ -34,12 +34,12 @@ def parts(folder: Path, texts: Sequence[str], size: int, suffix: str) -> Iterato
     yield from ((folder / name, cut) for name, cut in zip(names, cuts, strict=True))
 
 
-def keep_vectors(
+def write_teacher_vectors(
     folder: Path, texts: Sequence[str], encode: Callable[[list[str]], np.ndarray], *, size: int = 1000
 ) -> TeacherVectors:
     """The teacher's vector of each text, each once, `size` texts a part; a part that is there is not made again."""
     unique = list(dict.fromkeys(texts))
-    for path, cut in parts(folder, unique, size, ".npy"):
+    for path, cut in part_files(folder, unique, size, ".npy"):
         if not path.exists():
             vectors = np.asarray(encode(unique[cut]), dtype=np.float32)
             hashes = np.array([text_hash(text) for text in unique[cut]], dtype=np.int64)  # two columns, bit by bit
@@ -50,7 +50,7 @@ def keep_vectors(
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherVectors:
-    """Vectors of texts, found by `text_hash`; `folder` is what `keep_vectors` wrote. Read by memory map."""
+    """Vectors of texts, found by `text_hash`; `folder` is what `write_teacher_vectors` wrote. Read by memory map."""
 
     folder: str
 
@@ -60,16 +60,18 @@ class TeacherVectors:
         Raises `ValueError` for a folder that is not there.
         """
         if not Path(self.folder).is_dir():
-            raise ValueError(f"there are no teacher vectors at {self.folder}; make them first, with keep_vectors")
+            raise ValueError(
+                f"there are no teacher vectors at {self.folder}; make them first, with write_teacher_vectors"
+            )
         return f"vectors-{folder_digest(Path(self.folder))}"
 
     @cached_property
-    def _parts(self) -> list[np.ndarray]:
+    def _part_arrays(self) -> list[np.ndarray]:
         return [np.load(path, mmap_mode="r") for path in sorted(Path(self.folder).glob("part-*.npy"))]
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
-        hashes = [np.ascontiguousarray(part[:, :2]).view(np.int64)[:, 0] for part in self._parts]
+    def _location_by_hash(self) -> dict[int, tuple[int, int]]:
+        hashes = [np.ascontiguousarray(part[:, :2]).view(np.int64)[:, 0] for part in self._part_arrays]
         return {int(h): (n, i) for n, found in enumerate(hashes) for i, h in enumerate(found)}
 
     def lookup(self, hashes: Sequence[int]) -> np.ndarray:
@@ -77,18 +79,18 @@ class TeacherVectors:
 
         Raises `ValueError` where there is none of a text.
         """
-        missing = sum(h not in self._places for h in hashes)
+        missing = sum(h not in self._location_by_hash for h in hashes)
         if missing:
             raise ValueError(
                 f"{self.folder} lacks the vectors of {missing} of {len(hashes)} texts; make them from this data"
             )
-        return np.stack([self._parts[n][i, 2:] for n, i in (self._places[h] for h in hashes)])
+        return np.stack([self._part_arrays[n][i, 2:] for n, i in (self._location_by_hash[h] for h in hashes)])
 
 
-def keep_answers(
+def write_own_answers(
     folder: Path,
-    rows: Sequence[Row],
-    answer: Callable[[list[Row]], list[str]],
+    rows: Sequence[TrainingRow],
+    answer: Callable[[list[TrainingRow]], list[str]],
     *,
     size: int = 100,
     done: Callable[[int], object] = lambda count: None,
@@ -100,7 +102,7 @@ def keep_answers(
     told how many rows each part has, made before or now.
     """
     asked = [json.dumps([row.history, row.query]) for row in rows]
-    found = list(parts(folder / "parts", asked, size, ".json"))
+    found = list(part_files(folder / "parts", asked, size, ".json"))
     for path, cut in found:
         if not path.exists():
             answers = answer(list(rows[cut]))

@@ -11,7 +11,7 @@ import numpy as np
 INCOMPLETE = ("drop", "short")
 
 
-def permutation(length: int, *key: str | int) -> np.ndarray:
+def keyed_permutation(length: int, *key: str | int) -> np.ndarray:
     """A permutation of range(length) that depends on the key alone: on no library version, process or earlier draw.
 
     The rows are sorted by raw words of the Philox generator, whose stream numpy guarantees.
@@ -22,23 +22,23 @@ def permutation(length: int, *key: str | int) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class BatchCut:
     """How an epoch is cut into batches of `rows` rows, of which a share is homogeneous: rows of one data set."""
 
     rows: int
     homogeneous: float  # share of batches, from 0 to 1
     incomplete: str  # "drop" leaves batches with too few rows out of the epoch, "short" keeps them
 
-    def length(self, sizes: list[int]) -> int:
+    def batches_per_epoch(self, sizes: list[int]) -> int:
         """Batches of an epoch over data sets of these sizes; the same for every epoch."""
-        alone = self.alone(sizes)
+        alone = self.homogeneous_counts(sizes)
         rest = sum(sizes) - self.rows * sum(alone)
         if self.homogeneous == 1:
             short = sum(size > self.rows * full for size, full in zip(sizes, alone, strict=True))
             return sum(alone) + (short if self.incomplete == "short" else 0)
         return sum(alone) + (-(-rest // self.rows) if self.incomplete == "short" else rest // self.rows)
 
-    def alone(self, sizes: list[int]) -> list[int]:
+    def homogeneous_counts(self, sizes: list[int]) -> list[int]:
         """Full homogeneous batches of each data set: in proportion to its size, rounded by largest remainder."""
         full = [size // self.rows for size in sizes]
         wanted = [self.homogeneous * size / self.rows for size in sizes]
@@ -49,21 +49,21 @@ class Cut:
             alone[number] += 1
         return alone
 
-    def epoch(self, groups: list[np.ndarray], *key: str | int) -> list[np.ndarray]:
+    def epoch_batches(self, groups: list[np.ndarray], *key: str | int) -> list[np.ndarray]:
         """The batches of one epoch, shuffled; `groups` holds the row numbers of each data set.
 
         With homogeneous=1 every batch holds rows of one data set. Below 1, rows of no homogeneous batch are mixed.
         """
-        shuffled = [group[permutation(len(group), *key, "rows", number)] for number, group in enumerate(groups)]
+        shuffled = [group[keyed_permutation(len(group), *key, "rows", number)] for number, group in enumerate(groups)]
         batches: list[np.ndarray] = []
         rest: list[np.ndarray] = []
-        for group, count in zip(shuffled, self.alone([len(group) for group in groups]), strict=True):
+        for group, count in zip(shuffled, self.homogeneous_counts([len(group) for group in groups]), strict=True):
             end = count * self.rows
             batches += np.split(group[:end], count) if count else []
             rest.append(group[end:])
         if self.homogeneous < 1:
             mixed = np.concatenate(rest)
-            mixed = mixed[permutation(len(mixed), *key, "mixed")]
+            mixed = mixed[keyed_permutation(len(mixed), *key, "mixed")]
             rest = [mixed[start : start + self.rows] for start in range(0, len(mixed), self.rows)]
         batches += [batch for batch in rest if len(batch) == self.rows or (len(batch) and self.incomplete == "short")]
-        return [batches[number] for number in permutation(len(batches), *key, "batches")]
+        return [batches[number] for number in keyed_permutation(len(batches), *key, "batches")]

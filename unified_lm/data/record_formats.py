@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.data.validity import BadRow, checked_text
 
 ROLES = {
@@ -29,20 +29,20 @@ class Record:
     negatives: tuple[tuple[str, str], ...] = ()
     turns: tuple[tuple[str, str], ...] | None = None  # (role, content)
     field: str = ""  # that the turns come from
-    rivals: tuple[tuple[str, str], ...] = ()  # (question, answer), of other questions
+    negative_dialogues: tuple[tuple[str, str], ...] = ()  # (question, answer), of other questions
     answer: str | None = None
     text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class RecordShape:
     """Fields by which a shape is recognised, with the type of each, and the function that reads it."""
 
     fields: Mapping[str, type | tuple[type, ...]]
     read: Callable[[Mapping[str, Any]], Record]
 
 
-def detect(record: Mapping[str, Any]) -> str:
+def detect_shape(record: Mapping[str, Any]) -> str:
     """Name of the first shape that has all its fields in a record; ValueError if there is none."""
     for name, shape in SHAPES.items():
         if all(isinstance(record.get(field), kind) for field, kind in shape.fields.items()):
@@ -54,16 +54,16 @@ def detect(record: Mapping[str, Any]) -> str:
     )
 
 
-def _passages(field: str, value: Any) -> tuple[tuple[str, str], ...]:
+def _parse_passages(field: str, value: Any) -> tuple[tuple[str, str], ...]:
     """A document or list of documents: text, [instruction, text] pairs, or mappings with a text and perhaps a title."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        return (_passage(field, value),)
-    return tuple(_passage(f"{field}[{number}]", item) for number, item in enumerate(value))
+        return (_parse_passage(field, value),)
+    return tuple(_parse_passage(f"{field}[{number}]", item) for number, item in enumerate(value))
 
 
-def _passage(field: str, value: Any) -> tuple[str, str]:
+def _parse_passage(field: str, value: Any) -> tuple[str, str]:
     if isinstance(value, Mapping):
         title = value.get("title") or ""
         return "", f"{title} {checked_text(f'{field}.text', value.get('text'))}".strip()
@@ -74,10 +74,10 @@ def _passage(field: str, value: Any) -> tuple[str, str]:
     return "", checked_text(field, value)
 
 
-def _contrast(query: str, positive: str, negative: str) -> Callable[[Mapping[str, Any]], Record]:
+def _pair_reader(query: str, positive: str, negative: str) -> Callable[[Mapping[str, Any]], Record]:
     def read(record: Mapping[str, Any]) -> Record:
-        instruction, text = _passage(query, record.get(query))
-        positives = _passages(positive, record.get(positive))
+        instruction, text = _parse_passage(query, record.get(query))
+        positives = _parse_passages(positive, record.get(positive))
         if not positives:
             raise BadRow(positive, "is missing" if record.get(positive) is None else "is empty")
         own = record.get("prompt") or record.get("instruction") or ""
@@ -87,23 +87,25 @@ def _contrast(query: str, positive: str, negative: str) -> Callable[[Mapping[str
             query=text,
             instruction=instruction or own,
             positives=positives,
-            negatives=_passages(negative, record.get(negative)),
+            negatives=_parse_passages(negative, record.get(negative)),
         )
 
     return read
 
 
-def _chat(field: str) -> Callable[[Mapping[str, Any]], Record]:
+def _chat_reader(field: str) -> Callable[[Mapping[str, Any]], Record]:
     def read(record: Mapping[str, Any]) -> Record:
         turns = record.get(field)
         if not isinstance(turns, list | tuple):
             raise BadRow(field, "is missing" if turns is None else "is not a list of turns")
-        return Record(turns=tuple(_turn(f"{field}[{number}]", turn) for number, turn in enumerate(turns)), field=field)
+        return Record(
+            turns=tuple(_parse_turn(f"{field}[{number}]", turn) for number, turn in enumerate(turns)), field=field
+        )
 
     return read
 
 
-def _turn(field: str, turn: Any) -> tuple[str, str]:
+def _parse_turn(field: str, turn: Any) -> tuple[str, str]:
     """OpenAI's {"role", "content"} or ShareGPT's {"from", "value"}."""
     if not isinstance(turn, Mapping):
         raise BadRow(field, "is not a mapping with a role and its content")
@@ -114,8 +116,8 @@ def _turn(field: str, turn: Any) -> tuple[str, str]:
     return ROLES[said_by], checked_text(f"{field}.{content}", turn.get(content))
 
 
-def _exchange(
-    question: str, reply: str, *, material: str = "", rival: tuple[str, str] | None = None
+def _exchange_reader(
+    question: str, reply: str, *, material: str = "", negative: tuple[str, str] | None = None
 ) -> Callable[[Mapping[str, Any]], Record]:
     def read(record: Mapping[str, Any]) -> Record:
         asked = checked_text(question, record.get(question))
@@ -123,26 +125,28 @@ def _exchange(
             asked = f"{asked}\n\n{checked_text(material, record[material])}"
         system = (("system", checked_text("system", record["system"])),) if record.get("system") else ()
         answer = checked_text(reply, record.get(reply))
-        rivals = ()
-        if rival and any(record.get(field) is not None for field in rival):
-            asked_else, answered_else = (checked_text(field, record.get(field)) for field in rival)
-            rivals = ((asked_else, answered_else),)
-        return Record(turns=(*system, ("user", asked), ("assistant", answer)), field=question, rivals=rivals)
+        dialogues = ()
+        if negative and any(record.get(field) is not None for field in negative):
+            asked_else, answered_else = (checked_text(field, record.get(field)) for field in negative)
+            dialogues = ((asked_else, answered_else),)
+        return Record(
+            turns=(*system, ("user", asked), ("assistant", answer)), field=question, negative_dialogues=dialogues
+        )
 
     return read
 
 
-def _instances(record: Mapping[str, Any]) -> Record:
+def _read_instances(record: Mapping[str, Any]) -> Record:
     """Self-Instruct: one instruction with a list of (input, output) instances; the first is read."""
     instances = record.get("instances")
     if not isinstance(instances, list | tuple) or not instances or not isinstance(instances[0], Mapping):
         raise BadRow("instances", "is not a list of mappings with 'input' and 'output'")
-    return _exchange("instruction", "output", material="input")(
+    return _exchange_reader("instruction", "output", material="input")(
         {**instances[0], "instruction": record.get("instruction")}
     )
 
 
-def _alternating(record: Mapping[str, Any]) -> Record:
+def _read_alternating(record: Mapping[str, Any]) -> Record:
     """GritLM's generative rows: a list in which user and assistant take turns."""
     turns = record.get("text")
     if not isinstance(turns, list | tuple):
@@ -154,7 +158,7 @@ def _alternating(record: Mapping[str, Any]) -> Record:
     )
 
 
-def _reasoned(target: str) -> Callable[[Mapping[str, Any]], Record]:
+def _reasoning_reader(target: str) -> Callable[[Mapping[str, Any]], Record]:
     """OpenThoughts' rows: a system turn that asks for a thought and a solution, and answers that mark both by tags.
 
     `target` "thought": the whole answer as it is written. "solution": what its solution tags hold, without the system
@@ -162,18 +166,18 @@ def _reasoned(target: str) -> Callable[[Mapping[str, Any]], Record]:
     """
 
     def read(record: Mapping[str, Any]) -> Record:
-        said = _chat("conversations")(record)
+        said = _chat_reader("conversations")(record)
         if target == THOUGHT:
             system = checked_text("system", record.get("system"))
             return replace(said, turns=(("system", system), *said.turns))
-        turns = tuple((role, _tagged(number, text) if role == "assistant" else text)
+        turns = tuple((role, _extract_solution(number, text) if role == "assistant" else text)
                       for number, (role, text) in enumerate(said.turns))  # fmt: skip
         return replace(said, turns=turns)
 
     return read
 
 
-def _tagged(number: int, text: str) -> str:
+def _extract_solution(number: int, text: str) -> str:
     field = f"conversations[{number}]"
     for part in (THOUGHT, SOLUTION):
         _, begun, rest = text.partition(f"<|begin_of_{part}|>")
@@ -183,39 +187,45 @@ def _tagged(number: int, text: str) -> str:
     return checked_text(field, inside.strip())
 
 
-def _plain(record: Mapping[str, Any]) -> Record:
+def _read_plain(record: Mapping[str, Any]) -> Record:
     return Record(text=checked_text("text", record.get("text")))
 
 
 LISTS, TEXTS = (list, tuple), (str,)
-SHAPES: Mapping[str, Shape] = {
-    "messages": Shape(fields={"messages": LISTS}, read=_chat("messages")),
-    "conversations": Shape(fields={"conversations": LISTS}, read=_chat("conversations")),
-    "open_thoughts": Shape(fields={"system": TEXTS, "conversations": LISTS}, read=_reasoned(THOUGHT)),
-    "open_thoughts_solution": Shape(fields={"conversations": LISTS}, read=_reasoned(SOLUTION)),
-    "pos_neg": Shape(fields={"query": (str, list), "pos": (*LISTS, str)}, read=_contrast("query", "pos", "neg")),
-    "positive_negative": Shape(
-        fields={"query": TEXTS, "positive": (*LISTS, str)}, read=_contrast("query", "positive", "negative")
+SHAPES: Mapping[str, RecordShape] = {
+    "messages": RecordShape(fields={"messages": LISTS}, read=_chat_reader("messages")),
+    "conversations": RecordShape(fields={"conversations": LISTS}, read=_chat_reader("conversations")),
+    "open_thoughts": RecordShape(fields={"system": TEXTS, "conversations": LISTS}, read=_reasoning_reader(THOUGHT)),
+    "open_thoughts_solution": RecordShape(fields={"conversations": LISTS}, read=_reasoning_reader(SOLUTION)),
+    "pos_neg": RecordShape(
+        fields={"query": (str, list), "pos": (*LISTS, str)}, read=_pair_reader("query", "pos", "neg")
     ),
-    "anchor": Shape(
-        fields={"anchor": TEXTS, "positive": (*LISTS, str)}, read=_contrast("anchor", "positive", "negative")
+    "positive_negative": RecordShape(
+        fields={"query": TEXTS, "positive": (*LISTS, str)}, read=_pair_reader("query", "positive", "negative")
     ),
-    "passages": Shape(
+    "anchor": RecordShape(
+        fields={"anchor": TEXTS, "positive": (*LISTS, str)}, read=_pair_reader("anchor", "positive", "negative")
+    ),
+    "passages": RecordShape(
         fields={"query": TEXTS, "positive_passages": LISTS},
-        read=_contrast("query", "positive_passages", "negative_passages"),
+        read=_pair_reader("query", "positive_passages", "negative_passages"),
     ),
-    "prompt_response": Shape(fields={"prompt": TEXTS, "response": TEXTS}, read=_exchange("prompt", "response")),
-    "prompt_completion": Shape(fields={"prompt": TEXTS, "completion": TEXTS}, read=_exchange("prompt", "completion")),
-    "question_answer": Shape(
+    "prompt_response": RecordShape(
+        fields={"prompt": TEXTS, "response": TEXTS}, read=_exchange_reader("prompt", "response")
+    ),
+    "prompt_completion": RecordShape(
+        fields={"prompt": TEXTS, "completion": TEXTS}, read=_exchange_reader("prompt", "completion")
+    ),
+    "question_answer": RecordShape(
         fields={"question": TEXTS, "answer": TEXTS},
-        read=_exchange("question", "answer", rival=("negative_question", "negative_answer")),
+        read=_exchange_reader("question", "answer", negative=("negative_question", "negative_answer")),
     ),
-    "instruction_output": Shape(
-        fields={"instruction": TEXTS, "output": TEXTS}, read=_exchange("instruction", "output", material="input")
+    "instruction_output": RecordShape(
+        fields={"instruction": TEXTS, "output": TEXTS}, read=_exchange_reader("instruction", "output", material="input")
     ),
-    "instances": Shape(fields={"instruction": TEXTS, "instances": LISTS}, read=_instances),
-    "alternating": Shape(fields={"text": LISTS}, read=_alternating),
-    "text": Shape(fields={"text": TEXTS}, read=_plain),
+    "instances": RecordShape(fields={"instruction": TEXTS, "instances": LISTS}, read=_read_instances),
+    "alternating": RecordShape(fields={"text": LISTS}, read=_read_alternating),
+    "text": RecordShape(fields={"text": TEXTS}, read=_read_plain),
 }
 
 
@@ -230,7 +240,7 @@ def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], 
             return checked_text(columns[field], record.get(columns[field])) if field in columns else None
 
         def documents(field: str) -> tuple[tuple[str, str], ...]:
-            return _passages(columns[field], record.get(columns[field])) if field in columns else ()
+            return _parse_passages(columns[field], record.get(columns[field])) if field in columns else ()
 
         positives = documents("positive")
         if "positive" in columns and not positives:
@@ -247,7 +257,7 @@ def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], 
     return read
 
 
-def turns_to_rows(field: str, turns: tuple[tuple[str, str], ...], which: str) -> list[Row]:
+def turns_to_rows(field: str, turns: tuple[tuple[str, str], ...], which: str) -> list[TrainingRow]:
     """One row for the last assistant turn, or one for each; what stands before the question is history."""
     answered = [number for number, (role, _) in enumerate(turns) if role == "assistant"]
     if not answered:
@@ -256,5 +266,5 @@ def turns_to_rows(field: str, turns: tuple[tuple[str, str], ...], which: str) ->
     for number in answered if which == "each" else answered[-1:]:
         if number == 0 or turns[number - 1][0] not in ("user", "tool"):
             raise BadRow(f"{field}[{number}]", "is an assistant turn that follows no user turn")
-        rows.append(Row(query=turns[number - 1][1], answer=turns[number][1], history=turns[: number - 1]))
+        rows.append(TrainingRow(query=turns[number - 1][1], answer=turns[number][1], history=turns[: number - 1]))
     return rows

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unified_lm.data.arrow_store import Rows, stored_rows
-from unified_lm.data.record_formats import SHAPES, Record, columns_reader, detect, turns_to_rows
-from unified_lm.data.rows import Row
-from unified_lm.data.validity import ON_BAD, BadRow, accepted
+from unified_lm.data.record_formats import SHAPES, Record, columns_reader, detect_shape, turns_to_rows
+from unified_lm.data.rows import TrainingRow
+from unified_lm.data.validity import ON_BAD, BadRow, accept_rows
 from unified_lm.files import digest
 
 READER = "2"  # part of every fingerprint: raise it whenever other rows come out of the same records
@@ -42,11 +42,11 @@ class Records(ABC):
     name: str = ""
 
     def __post_init__(self) -> None:
-        self._require("positives", ("first", "each"))
-        self._require("turns", ("last", "each"))
-        self._require("document_instructions", ("drop", "prepend"))
-        self._require("on_bad", ON_BAD)
-        self._require("shape", ("auto", *SHAPES))
+        self._check_choice("positives", ("first", "each"))
+        self._check_choice("turns", ("last", "each"))
+        self._check_choice("document_instructions", ("drop", "prepend"))
+        self._check_choice("on_bad", ON_BAD)
+        self._check_choice("shape", ("auto", *SHAPES))
         if self.columns is not None:
             if self.shape != "auto":
                 raise ValueError(
@@ -63,12 +63,12 @@ class Records(ABC):
         if self.all_negatives and not self.negatives:
             raise ValueError(f"all_negatives=true with negatives={self.negatives} asks for none; say how many")
 
-    def _require(self, field: str, allowed: tuple[str, ...]) -> None:
+    def _check_choice(self, field: str, allowed: tuple[str, ...]) -> None:
         if getattr(self, field) not in allowed:
             raise ValueError(f"{field}={getattr(self, field)} is not one of {', '.join(allowed)}")
 
     @abstractmethod
-    def origin(self) -> str:
+    def records_fingerprint(self) -> str:
         """Identity of the records: a digest of their bytes, or a pinned revision."""
 
     @abstractmethod
@@ -76,9 +76,9 @@ class Records(ABC):
         """(name of a data set, its (place, record) pairs); a record that cannot be read is a BadRow."""
 
     def fingerprint(self) -> str:
-        return f"{self.origin()}#{digest(READER, *self._asked())}"
+        return f"{self.records_fingerprint()}#{digest(READER, *self._changed_settings())}"
 
-    def _asked(self) -> list[str]:
+    def _changed_settings(self) -> list[str]:
         """What differs from the defaults: a setting that is added later changes no fingerprint."""
         values = {name: getattr(self, name) for name, about in Records.__dataclass_fields__.items()
                   if getattr(self, name) != about.default}  # fmt: skip
@@ -86,27 +86,27 @@ class Records(ABC):
 
     def rows(self) -> Rows:
         """The rows, read and checked once a fingerprint. Raises ValueError that names place and field of a bad one."""
-        found = stored_rows(self.fingerprint(), self._read)
+        found = stored_rows(self.fingerprint(), self._read_rows)
         if not found:
             raise ValueError(
-                f"{self.name} ({self.origin()}) has no usable row: {found.notes or 'there are no records'}"
+                f"{self.name} ({self.records_fingerprint()}) has no usable row: {found.notes or 'there are no records'}"
             )
         return found
 
-    def _read(self, notes: dict[str, int]) -> Iterator[Row]:
+    def _read_rows(self, notes: dict[str, int]) -> Iterator[TrainingRow]:
         for name, records in self.data_sets():
-            instructions = self._instructions(name)
-            reader = self._reader(name, notes)
-            rows = accepted(itertools.islice(records, 0, None, self.every), reader, self.on_bad, notes)
-            rows = rows if self.join is None else joined(rows, self.join)
-            rows = rows if self.longest_answer is None else self._short(rows, notes)
+            instructions = self._instructions_of(name)
+            reader = self._record_reader(name, notes)
+            rows = accept_rows(itertools.islice(records, 0, None, self.every), reader, self.on_bad, notes)
+            rows = rows if self.join is None else join_texts(rows, self.join)
+            rows = rows if self.longest_answer is None else self._drop_long_answers(rows, notes)
             for number, row in enumerate(itertools.islice(rows, self.limit)):
                 instruction = instructions[number % len(instructions)] if any(instructions) else row.instruction
                 yield replace(row, source=name, instruction=instruction)
         for note, count in notes.items():
-            log.info("%s: %s in %d records", self.name or self.origin(), note, count)
+            log.info("%s: %s in %d records", self.name or self.records_fingerprint(), note, count)
 
-    def _instructions(self, name: str) -> list[str]:
+    def _instructions_of(self, name: str) -> list[str]:
         """The instructions that take turns in a data set."""
         chosen = self.instruction
         if isinstance(chosen, Mapping):
@@ -115,48 +115,51 @@ class Records(ABC):
             chosen = chosen[name]
         return [chosen] if isinstance(chosen, str) else list(chosen)
 
-    def _short(self, rows: Iterable[Row], notes: dict[str, int]) -> Iterator[Row]:
+    def _drop_long_answers(self, rows: Iterable[TrainingRow], notes: dict[str, int]) -> Iterator[TrainingRow]:
         for row in rows:
             if row.answer is None or len(row.answer) <= self.longest_answer:
                 yield row
             else:
                 notes["longer answers"] = notes.get("longer answers", 0) + 1
 
-    def _reader(self, name: str, notes: dict[str, int]) -> Callable[[Any], list[Row]]:
+    def _record_reader(self, name: str, notes: dict[str, int]) -> Callable[[Any], list[TrainingRow]]:
         """Reads records of one data set; with shape=auto the first record decides for all."""
         chosen: list[Callable[[Mapping[str, Any]], Record]] = []
         if self.columns is not None:
             chosen.append(columns_reader(self.columns))
 
-        def read(record: Any) -> list[Row]:
+        def read(record: Any) -> list[TrainingRow]:
             if not isinstance(record, Mapping):
                 raise BadRow("(the record)", f"is of type {type(record).__name__}, not a mapping of fields")
             if not chosen:
-                shape = detect(record) if self.shape == "auto" else self.shape
+                shape = detect_shape(record) if self.shape == "auto" else self.shape
                 log.info(
                     "%s: read as shape=%s%s", name, shape, " (by its first record)" if self.shape == "auto" else ""
                 )
                 chosen.append(SHAPES[shape].read)
-            return self._expand(chosen[0](record), notes)
+            return self._rows_of_record(chosen[0](record), notes)
 
         return read
 
-    def _expand(self, record: Record, notes: dict[str, int]) -> list[Row]:
+    def _rows_of_record(self, record: Record, notes: dict[str, int]) -> list[TrainingRow]:
         """The rows of a record."""
 
         def note(what: str) -> None:
             notes[what] = notes.get(what, 0) + 1
 
         if record.turns is not None:
-            return [replace(row, rivals=record.rivals) for row in turns_to_rows(record.field, record.turns, self.turns)]
+            return [
+                replace(row, negative_dialogues=record.negative_dialogues)
+                for row in turns_to_rows(record.field, record.turns, self.turns)
+            ]
         if any(instruction for instruction, _ in (*record.positives, *record.negatives)):
             note(f"document instructions: {self.document_instructions}")
         if self.all_negatives and len(record.negatives) < self.negatives:
             raise BadRow("negatives", f"number {len(record.negatives)}, not the {self.negatives} that are asked for")
-        row = Row(
+        row = TrainingRow(
             query=record.query,
             instruction=record.instruction,
-            negatives=tuple(self._document(negative) for negative in record.negatives[: self.negatives]),
+            negatives=tuple(self._document_text(negative) for negative in record.negatives[: self.negatives]),
             answer=record.answer,
             text=record.text,
         )
@@ -165,14 +168,14 @@ class Records(ABC):
         if len(record.positives) > 1 and self.positives == "first":
             note("further positives dropped")
         positives = record.positives if self.positives == "each" else record.positives[:1]
-        return [replace(row, positive=self._document(positive)) for positive in positives]
+        return [replace(row, positive=self._document_text(positive)) for positive in positives]
 
-    def _document(self, passage: tuple[str, str]) -> str:
+    def _document_text(self, passage: tuple[str, str]) -> str:
         instruction, text = passage
         return f"{instruction} {text}" if instruction and self.document_instructions == "prepend" else text
 
 
-def joined(rows: Iterable[Row], characters: int) -> Iterator[Row]:
+def join_texts(rows: Iterable[TrainingRow], characters: int) -> Iterator[TrainingRow]:
     """Plain texts as fewer, longer ones: neighbours joined by line breaks until one has `characters`; the last may not.
 
     Raises `ValueError` for a row that is no plain text.
@@ -183,7 +186,7 @@ def joined(rows: Iterable[Row], characters: int) -> Iterator[Row]:
             raise ValueError("join puts plain texts together, and a row has none; leave join out")
         parts.append(row.text)
         if sum(map(len, parts)) + len(parts) - 1 >= characters:
-            yield Row(text="\n".join(parts))
+            yield TrainingRow(text="\n".join(parts))
             parts = []
     if parts:
-        yield Row(text="\n".join(parts))
+        yield TrainingRow(text="\n".join(parts))

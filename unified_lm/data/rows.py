@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class TrainingRow:
     """A pair has `query` and `positive`, a dialogue `query` and `answer`, a triple all three, plain text `text`."""
 
     query: str = ""  # the last user turn, or the retrieval query
@@ -17,4 +17,6 @@ class Row:
     text: str | None = None  # plain text, for next-token and masked-token losses
     history: tuple[tuple[str, str], ...] = ()  # earlier turns, a system turn included: (role, content)
     source: str = ""  # name of the data set; batches may be homogeneous by it
-    rivals: tuple[tuple[str, str], ...] = ()  # other questions with their answers: hard negatives of a dialogue
+    negative_dialogues: tuple[
+        tuple[str, str], ...
+    ] = ()  # other questions with their answers: hard negatives of a dialogue

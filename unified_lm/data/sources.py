@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from unified_lm.data.arrow_store import Rows, corpus_fingerprint, rows_in_memory
-from unified_lm.data.rows import Row
-from unified_lm.data.validity import BadRow, check
+from unified_lm.data.rows import TrainingRow
+from unified_lm.data.validity import BadRow, check_row
 
 
 @runtime_checkable
@@ -32,39 +32,39 @@ class Source(Protocol):
 class Given:
     """Rows written down where they are used: in a configuration, as mappings of Row's fields, or in a program."""
 
-    examples: Sequence[Row | Mapping[str, Any]]
+    examples: Sequence[TrainingRow | Mapping[str, Any]]
     name: str
 
     def fingerprint(self) -> str:
-        return f"given-{corpus_fingerprint(self._checked)}"
+        return f"given-{corpus_fingerprint(self._checked_rows)}"
 
     def rows(self) -> Rows:
         return self._rows
 
     @cached_property
-    def _checked(self) -> list[Row]:
+    def _checked_rows(self) -> list[TrainingRow]:
         found = []
         for number, example in enumerate(self.examples):
             try:
-                found.append(replace(check(_as_row(example)), source=self.name))
+                found.append(replace(check_row(_row_from_mapping(example)), source=self.name))
             except BadRow as error:
                 raise ValueError(f"{self.name}, row {number}: {error}") from error
         return found
 
     @cached_property
     def _rows(self) -> Rows:
-        return rows_in_memory(self._checked)
+        return rows_in_memory(self._checked_rows)
 
 
-def _as_row(example: Row | Mapping[str, Any]) -> Row:
-    if isinstance(example, Row):
+def _row_from_mapping(example: TrainingRow | Mapping[str, Any]) -> TrainingRow:
+    if isinstance(example, TrainingRow):
         return example
-    unknown = sorted(set(example) - set(Row.__dataclass_fields__))
+    unknown = sorted(set(example) - set(TrainingRow.__dataclass_fields__))
     if unknown:
-        raise BadRow(unknown[0], f"is no field of a row; the fields are {', '.join(Row.__dataclass_fields__)}")
+        raise BadRow(unknown[0], f"is no field of a row; the fields are {', '.join(TrainingRow.__dataclass_fields__)}")
     tuples = {
         "negatives": tuple(example.get("negatives", ())),
         "history": tuple((role, content) for role, content in example.get("history", ())),
-        "rivals": tuple((query, answer) for query, answer in example.get("rivals", ())),
+        "negative_dialogues": tuple((query, answer) for query, answer in example.get("negative_dialogues", ())),
     }
-    return Row(**{**example, **tuples})
+    return TrainingRow(**{**example, **tuples})

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from unified_lm.data.arrow_store import Rows
-from unified_lm.data.order import INCOMPLETE, Cut, permutation
-from unified_lm.data.rows import Row
+from unified_lm.data.order import INCOMPLETE, BatchCut, keyed_permutation
+from unified_lm.data.rows import TrainingRow
 from unified_lm.data.sources import Source
 from unified_lm.files import digest
 
@@ -64,10 +64,10 @@ class Streams:
 
     def load(self) -> Batches:
         """Read what is not cached yet and lay out the streams. Raises ValueError for a stream that fills no batch."""
-        return Batches({name: Layout(name, stream, self.data_seed) for name, stream in self.streams.items()})
+        return Batches({name: LoadedStream(name, stream, self.data_seed) for name, stream in self.streams.items()})
 
 
-class Layout:
+class LoadedStream:
     """One stream, loaded: its rows by data set and the batches of each epoch."""
 
     def __init__(self, name: str, stream: Stream, data_seed: int) -> None:
@@ -75,29 +75,29 @@ class Layout:
         self.sources: dict[str, Rows] = {key: source.rows() for key, source in stream.sources.items()}
         self._starts = np.cumsum([0, *(len(rows) for rows in self.sources.values())]).tolist()
         self._key = (data_seed, name)
-        self._cut = Cut(rows=stream.rows_per_step, homogeneous=stream.homogeneous, incomplete=stream.incomplete)
-        kept, self.duplicates = self._distinct() if stream.unique else (np.arange(self._starts[-1]), 0)
-        self.groups = self._by_data_set(kept, stream.shares)
+        self._cut = BatchCut(rows=stream.rows_per_step, homogeneous=stream.homogeneous, incomplete=stream.incomplete)
+        kept, self.duplicates = self._first_of_duplicates() if stream.unique else (np.arange(self._starts[-1]), 0)
+        self.groups = self._group_by_data_set(kept, stream.shares)
         self.size = sum(len(group) for group in self.groups.values())
         self.outside_share = len(kept) - self.size
-        self.batches_an_epoch = self._cut.length([len(group) for group in self.groups.values()])
-        if not self.batches_an_epoch:
+        self.batches_per_epoch = self._cut.batches_per_epoch([len(group) for group in self.groups.values()])
+        if not self.batches_per_epoch:
             raise ValueError(
                 f"stream {name!r} has {self.size} rows in {len(self.groups)} data sets, too few for one batch of "
                 f"rows_per_step={stream.rows_per_step}; lower it, or set incomplete=short"
             )
-        self.epoch = lru_cache(maxsize=2)(self._epoch)
+        self.epoch = lru_cache(maxsize=2)(self._epoch_batches)
 
-    def _distinct(self) -> tuple[np.ndarray, int]:
-        keys = np.concatenate([rows.keys for rows in self.sources.values()])
+    def _first_of_duplicates(self) -> tuple[np.ndarray, int]:
+        keys = np.concatenate([rows.row_keys for rows in self.sources.values()])
         first = np.sort(np.unique(keys, return_index=True)[1])
         return first, len(keys) - len(first)
 
-    def _by_data_set(self, kept: np.ndarray, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
+    def _group_by_data_set(self, kept: np.ndarray, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
         """Numbers of the kept rows of each data set. A share is a fixed draw, and lies within every larger share."""
         labels: list[str] = []
         for key, rows in self.sources.items():
-            found = rows.sources
+            found = rows.source_names
             if claimed := sorted(set(found) & set(labels)):
                 raise ValueError(f"stream {self.name!r} has two data sets named {claimed[0]!r}: set name in {key!r}")
             labels += found
@@ -110,66 +110,66 @@ class Layout:
         for name, index in number.items():
             group = kept[codes == index]
             used = round(len(group) * shares.get(name, 1.0))
-            groups[name] = group[np.sort(permutation(len(group), *self._key, "share", name)[:used])]
+            groups[name] = group[np.sort(keyed_permutation(len(group), *self._key, "share", name)[:used])]
         return groups
 
-    def _epoch(self, epoch: int) -> list[np.ndarray]:
-        return self._cut.epoch(list(self.groups.values()), *self._key, epoch)
+    def _epoch_batches(self, epoch: int) -> list[np.ndarray]:
+        return self._cut.epoch_batches(list(self.groups.values()), *self._key, epoch)
 
-    def numbers(self, step: int) -> list[int]:
+    def row_numbers(self, step: int) -> list[int]:
         """Numbers of the rows of a step, counted through the stream's sources."""
-        epoch, place = divmod(step, self.batches_an_epoch)
+        epoch, place = divmod(step, self.batches_per_epoch)
         return self.epoch(epoch)[place].tolist()
 
-    def place(self, number: int) -> tuple[str, int]:
+    def locate_row(self, number: int) -> tuple[str, int]:
         """Source and index in it of a row number."""
         position = bisect_right(self._starts, number) - 1
         return list(self.sources)[position], number - self._starts[position]
 
     @cached_property
-    def rows_an_epoch(self) -> int:
+    def rows_per_epoch(self) -> int:
         return sum(len(batch) for batch in self.epoch(0))
 
     def counters(self, steps: int) -> dict[str, int | float]:
         """Totals after `steps` steps."""
-        whole, part = divmod(steps, self.batches_an_epoch)
+        whole, part = divmod(steps, self.batches_per_epoch)
         begun = sum(len(batch) for batch in self.epoch(whole)[:part]) if part else 0
         return {
-            "rows_seen": whole * self.rows_an_epoch + begun,
-            "epoch": steps / self.batches_an_epoch,
+            "rows_seen": whole * self.rows_per_epoch + begun,
+            "epoch": steps / self.batches_per_epoch,
             "rows": self.size,
             "skipped": 0,
             **sum((Counter(rows.notes) for rows in self.sources.values()), Counter()),
             "duplicates_dropped": self.duplicates,
             "outside_share": self.outside_share,
-            "dropped_an_epoch": self.size - self.rows_an_epoch,
+            "dropped_an_epoch": self.size - self.rows_per_epoch,
         }
 
 
 class Batches:
     """The rows of every step. There is no state to save: to resume is to ask for a later step."""
 
-    def __init__(self, streams: Mapping[str, Layout]) -> None:
+    def __init__(self, streams: Mapping[str, LoadedStream]) -> None:
         self.streams = streams
 
-    def batch(self, step: int) -> list[Row]:
+    def batch(self, step: int) -> list[TrainingRow]:
         """The global batch of a step (from 0): the rows of each stream, in the streams' order."""
-        return [row for rows in self.by_stream(step).values() for row in rows]
+        return [row for rows in self.rows_by_stream(step).values() for row in rows]
 
-    def by_stream(self, step: int) -> dict[str, list[Row]]:
+    def rows_by_stream(self, step: int) -> dict[str, list[TrainingRow]]:
         """The same rows, by stream."""
         found = {}
         for name, stream in self.streams.items():
-            places = map(stream.place, stream.numbers(step))
+            places = map(stream.locate_row, stream.row_numbers(step))
             found[name] = [stream.sources[source][index] for source, index in places]
         return found
 
-    def ids(self, step: int) -> list[str]:
+    def row_ids(self, step: int) -> list[str]:
         """ "stream/source[index]" of each row of a step, in the order of `batch`: for messages about a batch."""
         return [
-            "{}/{}[{}]".format(name, *stream.place(number))
+            "{}/{}[{}]".format(name, *stream.locate_row(number))
             for name, stream in self.streams.items()
-            for number in stream.numbers(step)
+            for number in stream.row_numbers(step)
         ]
 
     def counters(self, steps: int) -> dict[str, dict[str, int | float]]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 
 ON_BAD = ("refuse", "skip")
 EXAMPLES_SHOWN = 3  # of skipped rows, in the log
@@ -36,7 +36,7 @@ def checked_text(field: str, value: object) -> str:
     return value
 
 
-def check(row: Row) -> Row:
+def check_row(row: TrainingRow) -> TrainingRow:
     """The row, if it has all that one of the losses needs; BadRow otherwise."""
     if row.text is not None:
         checked_text("text", row.text)
@@ -46,24 +46,26 @@ def check(row: Row) -> Row:
         raise BadRow("positive", "is missing, and so is 'answer': a query alone trains nothing")
     if row.positive is None and row.negatives:
         raise BadRow("negatives", "stand beside no positive")
-    if row.answer is None and row.rivals:
-        raise BadRow("rivals", "stand beside no answer")
+    if row.answer is None and row.negative_dialogues:
+        raise BadRow("negative_dialogues", "stand beside no answer")
     parts = [("instruction", row.instruction or None), ("positive", row.positive), ("answer", row.answer)]
     parts += [(f"negatives[{number}]", negative) for number, negative in enumerate(row.negatives)]
     parts += [(f"history[{number}]", content) for number, (_, content) in enumerate(row.history)]
-    parts += [(f"rivals[{number}]", text) for number, rival in enumerate(row.rivals) for text in rival]
+    parts += [
+        (f"negative_dialogues[{number}]", text) for number, pair in enumerate(row.negative_dialogues) for text in pair
+    ]
     for field, value in parts:
         if value is not None:
             checked_text(field, value)
     return row
 
 
-def accepted(
+def accept_rows(
     records: Iterable[tuple[str, Any]],
-    read: Callable[[Any], Iterable[Row]],
+    read: Callable[[Any], Iterable[TrainingRow]],
     on_bad: str,
     notes: dict[str, int],
-) -> Iterator[Row]:
+) -> Iterator[TrainingRow]:
     """Rows of (place, record) pairs; a bad one is an error that names its place, or with "skip" left out and counted.
 
     A record may itself be the BadRow that its reader met. `notes["skipped"]` counts the records left out.
@@ -73,7 +75,7 @@ def accepted(
         try:
             if isinstance(record, BadRow):
                 raise record
-            rows = [check(row) for row in read(record)]
+            rows = [check_row(row) for row in read(record)]
         except BadRow as error:
             if on_bad == "refuse":
                 raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import info_nce, same_pair, same_text
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
@@ -32,14 +32,14 @@ class Vectors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ChunkOutput:
     """What a forward hands to the objective: the cut points of the graph, and token losses as sums.
 
     `anchor` is a zero that hangs on everything: its backward runs through the whole forward and changes nothing.
     """
 
     vectors: dict[str, Vectors] = field(default_factory=dict)
-    sums: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    token_sums: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
     anchor: Float[Tensor, ""] | None = None
 
 
@@ -75,16 +75,16 @@ class Method(Protocol):
     def roles(self) -> tuple[str, ...]:
         """Roles (or their beginnings) of the sequences that vectors are read from."""
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         """Refuse a combination that cannot work, with a `ValueError` that names both options and the way out."""
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         """The sequences of a global batch, each with the index of its row; a row without use gives none."""
 
     def counts(self, batch: PackedBatch) -> dict[str, int] | dict[str, float]:
         """How many labels (or what sum of their weights) each token term has in a chunk, known before any forward."""
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         """Vectors and token sums of a chunk; token sums only where `tokens`, so that one pass skips the head."""
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
@@ -101,12 +101,12 @@ def weights_at(method: Method, step: int) -> dict[str, float]:
     return method.weights_at(step) if hasattr(method, "weights_at") else method.weights
 
 
-def plain_text(row: Row) -> str | None:
+def text_of_row(row: TrainingRow) -> str | None:
     """The text of a row for objectives on text alone: its plain text, else its document, its answer or its query."""
     return next((text for text in (row.text, row.positive, row.answer, row.query) if text), None)
 
 
-def gathered(parts: Iterable[Vectors]) -> Vectors:
+def merge_vectors(parts: Iterable[Vectors]) -> Vectors:
     """Vectors of several chunks as one, ordered by row id so that the cut into chunks leaves no trace."""
     parts = list(parts)
     rows = torch.cat([part.rows for part in parts])
@@ -118,7 +118,7 @@ def gathered(parts: Iterable[Vectors]) -> Vectors:
     )
 
 
-def labelled(batch: PackedBatch, which: list[int], values: Float[Tensor, "n d"], text: str = "text") -> Vectors:
+def build_vectors(batch: PackedBatch, which: list[int], values: Float[Tensor, "n d"], text: str = "text") -> Vectors:
     """Vectors of the sequences `which` of a chunk, with their row ids and the hashes of the text they stand for."""
     return Vectors(
         rows=torch.tensor([batch.sequences[i].row for i in which], device=values.device),
@@ -127,24 +127,24 @@ def labelled(batch: PackedBatch, which: list[int], values: Float[Tensor, "n d"],
     )
 
 
-def read_roles(
+def read_vectors_by_role(
     states: Tensor, batch: PackedBatch, readouts: dict[str, Readout], heads: nn.ModuleDict | None = None
 ) -> dict[str, Vectors]:
     """One set of vectors a role, for roles that start with a key of `readouts`."""
     return {
-        role: labelled(batch, which, readouts[start].vectors(states, batch, which, heads))
+        role: build_vectors(batch, which, readouts[start].vectors(states, batch, which, heads))
         for start in readouts
-        for role, which in roles(batch, start).items()
+        for role, which in group_by_role(batch, start).items()
     }
 
 
-def token_sum(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Float[Tensor, ""]:
+def sum_token_losses(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Float[Tensor, ""]:
     """Summed cross-entropy of the labelled positions; the head sees no other row."""
     where = (batch.labels != IGNORED).nonzero().squeeze(1)
     return model.cross_entropy(states[where], batch.labels[where])
 
 
-def roles(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
+def group_by_role(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
     """Indices of a chunk's sequences by role, for roles that start with one of the prefixes."""
     out: dict[str, list[int]] = {}
     for i, sequence in enumerate(batch.sequences):
@@ -153,7 +153,7 @@ def roles(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
     return out
 
 
-def triplet_sequences(rows: list[Row], form: Format) -> list[Sequence]:
+def document_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """Documents of every row that has a positive: roles "document", "negative_0", "negative_1", ..."""
     texts, places = [], []
     for number, row in enumerate(rows):
@@ -164,7 +164,7 @@ def triplet_sequences(rows: list[Row], form: Format) -> list[Sequence]:
     return [replace(d, row=number, role=role) for d, (number, role) in zip(documents, places, strict=True)]
 
 
-def contrast(
+def contrastive_loss(
     vectors: dict[str, Vectors], *, temperature: float, symmetric: bool, similarity: str, query: str = "query"
 ) -> Float[Tensor, ""] | None:
     """InfoNCE of the queries that have a document against all documents and hard negatives of the global batch.

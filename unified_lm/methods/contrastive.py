@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.heads import LatentAttention
-from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, triplet_sequences
+from unified_lm.methods.base import ChunkOutput, Vectors, contrastive_loss, document_sequences, read_vectors_by_role
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -49,7 +49,7 @@ class Contrastive:
             return {}
         return {"latent": LatentAttention(width, self.latents, self.latent_heads, residual=self.latent_residual)}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         if ("latent" in Readout.named(self.readout).heads) != bool(self.latents):
             raise ValueError(
                 f"method.readout={self.readout} and method.latents={self.latents} do not go together; "
@@ -60,19 +60,21 @@ class Contrastive:
                 f"method.readout={self.readout} reads a slot but method.slots=0; set method.slots or use readout=last"
             )
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None]
         queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         queries = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
-        return sorted(queries + triplet_sequences(rows, form), key=lambda sequence: sequence.row)
+        return sorted(queries + document_sequences(rows, form), key=lambda sequence: sequence.row)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         readout = Readout.named(self.readout)
-        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, readout), model.heads))
+        return ChunkOutput(vectors=read_vectors_by_role(states, batch, dict.fromkeys(self.roles, readout), model.heads))
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
+        loss = contrastive_loss(
+            vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+        )
         return {} if loss is None else {"contrastive": loss}

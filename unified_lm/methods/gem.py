@@ -11,8 +11,15 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, contrast, plain_text, read_roles, token_sum
+from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import (
+    ChunkOutput,
+    Vectors,
+    contrastive_loss,
+    read_vectors_by_role,
+    sum_token_losses,
+    text_of_row,
+)
 from unified_lm.methods.simcse import refuse_without_dropout
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
@@ -63,21 +70,21 @@ class Gem:
         alpha = float(done >= 0) if not self.ramp_steps else min(1.0, max(0.0, done / self.ramp_steps))
         return self.weights | {"contrastive": alpha * self.contrastive_weight}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         if form.plan.embed != "bottleneck" or form.plan.generate != "causal":
             raise ValueError(
                 f"method gem needs slots that do not see each other, not attention.embed={form.plan.embed} with "
                 f"attention.generate={form.plan.generate}; use attention=bottleneck"
             )
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        texts = {i: text for i, row in enumerate(rows) if (text := plain_text(row)) is not None}
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
+        texts = {i: text for i, row in enumerate(rows) if (text := text_of_row(row)) is not None}
         passes = form.documents(list(texts.values()))
         made = [replace(s, row=i, role=role) for i, s in zip(texts, passes, strict=True) for role in self.roles]
-        made += [replace(self.cut(form.plain(text)), row=i) for i, text in texts.items()]
+        made += [replace(self.insert_slots(form.plain(text)), row=i) for i, text in texts.items()]
         return sorted(made, key=lambda sequence: sequence.row)
 
-    def cut(self, plain: Sequence) -> Sequence:
+    def insert_slots(self, plain: Sequence) -> Sequence:
         """A plain text as it is, or with the slots at a random point of it."""
         draw = random.Random(f"{self.cut_seed}/{plain.hashes['text']}")
         if draw.random() < self.plain_share or len(plain) < 2:
@@ -91,13 +98,15 @@ class Gem:
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {"generative": batch.labelled}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if model.backbone.training:
             refuse_without_dropout(model)
-        vectors = read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
         on = tokens and batch.labelled
-        return Reading(vectors=vectors, sums={"generative": token_sum(states, batch, model)} if on else {})
+        return ChunkOutput(
+            vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
+        )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(vectors, temperature=self.temperature, symmetric=False, similarity=self.similarity)
+        loss = contrastive_loss(vectors, temperature=self.temperature, symmetric=False, similarity=self.similarity)
         return {} if loss is None else {"contrastive": loss}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, token_sum
+from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import ChunkOutput, Vectors, sum_token_losses
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -28,23 +28,27 @@ class Generative:
     def weights(self) -> dict[str, float]:
         return {"generative": 1.0}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         refuse_bidirectional(form)
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        return sorted(answers(rows, form) + texts(rows, form), key=lambda sequence: sequence.row)
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
+        return sorted(
+            answer_sequences(rows, form) + plain_text_sequences(rows, form), key=lambda sequence: sequence.row
+        )
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {"generative": batch.labelled}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        return Reading(sums={"generative": token_sum(states, batch, model)} if tokens and batch.labelled else {})
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
+        return ChunkOutput(
+            token_sums={"generative": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
+        )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         return {}
 
 
-def answers(rows: list[Row], form: Format) -> list[Sequence]:
+def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """A sequence for every row with an answer."""
     numbers = [i for i, row in enumerate(rows) if row.answer is not None]
     chosen = [rows[i] for i in numbers]
@@ -57,7 +61,7 @@ def answers(rows: list[Row], form: Format) -> list[Sequence]:
     return [replace(sequence, row=i) for sequence, i in zip(made, numbers, strict=True)]
 
 
-def texts(rows: list[Row], form: Format) -> list[Sequence]:
+def plain_text_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """A sequence for every row of plain text."""
     return [replace(form.plain(row.text), row=i) for i, row in enumerate(rows) if row.text is not None]
 

@@ -11,15 +11,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, contrast, read_roles, token_sum, triplet_sequences
-from unified_lm.methods.generative import answers, refuse_bidirectional, texts
+from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import (
+    ChunkOutput,
+    Vectors,
+    contrastive_loss,
+    document_sequences,
+    read_vectors_by_role,
+    sum_token_losses,
+)
+from unified_lm.methods.generative import answer_sequences, plain_text_sequences, refuse_bidirectional
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts.template import Format
 from unified_lm.readout import Readout
 
-LOSSES = ("mean", "token", "mixed", "sample")
+GENERATIVE_LOSSES = ("mean", "token", "mixed", "sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +52,8 @@ class GritLM:
     roles = ("query", "document", "negative")
 
     def __post_init__(self) -> None:
-        if self.generative_loss not in LOSSES:
-            options = ", ".join(LOSSES)
+        if self.generative_loss not in GENERATIVE_LOSSES:
+            options = ", ".join(GENERATIVE_LOSSES)
             raise ValueError(f"method.generative_loss={self.generative_loss} is unknown; use one of {options}")
         if self.mixed_rows < 1:
             raise ValueError(f"method.mixed_rows={self.mixed_rows}: a sub-batch has 1 row or more")
@@ -55,17 +62,19 @@ class GritLM:
     def weights(self) -> dict[str, float]:
         return {"contrastive": self.embedding_weight, "generative": self.generative_weight}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         refuse_bidirectional(form)
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None]
         queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         made = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
-        made += triplet_sequences(rows, form) + self.weighted(answers(rows, form) + texts(rows, form))
+        made += document_sequences(rows, form) + self.weight_samples(
+            answer_sequences(rows, form) + plain_text_sequences(rows, form)
+        )
         return sorted(made, key=lambda sequence: sequence.row)
 
-    def weighted(self, samples: list[Sequence]) -> list[Sequence]:
+    def weight_samples(self, samples: list[Sequence]) -> list[Sequence]:
         """Generative samples, each with the weight of its labels that `generative_loss` asks for.
 
         They have a role of their own: their prompts are no queries of the embedding stream.
@@ -75,36 +84,40 @@ class GritLM:
         if size is None:
             return samples
         groups = [samples[i : i + size] for i in range(0, len(samples), size)]
-        return [replace(sample, weight=1 / max(1, sum(map(labels, group)))) for group in groups for sample in group]
+        return [
+            replace(sample, weight=1 / max(1, sum(map(count_labels, group)))) for group in groups for sample in group
+        ]
 
     def counts(self, batch: PackedBatch) -> dict[str, float]:
         samples = [sequence for sequence in batch.sequences if sequence.role == "sample"]
         if self.generative_loss == "token":
             return {"generative": float(len(samples))}
-        return {"generative": float(sum(sample.weight * labels(sample) for sample in samples))}
+        return {"generative": float(sum(sample.weight * count_labels(sample) for sample in samples))}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        vectors = read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
-        parts = weighted_sums(states, batch, model) if tokens and batch.labelled else []
-        return Reading(vectors=vectors, sums={"generative": sum(parts[1:], start=parts[0])} if parts else {})
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+        parts = sum_losses_by_weight(states, batch, model) if tokens and batch.labelled else []
+        return ChunkOutput(vectors=vectors, token_sums={"generative": sum(parts[1:], start=parts[0])} if parts else {})
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
+        loss = contrastive_loss(
+            vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+        )
         return {} if loss is None else {"contrastive": loss}
 
 
-def weighted_sums(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> list[Tensor]:
+def sum_losses_by_weight(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> list[Tensor]:
     """The summed cross-entropy of the labels of each weight, by that weight."""
     lengths = torch.tensor([len(sequence) for sequence in batch.sequences])
     each = torch.tensor([s.weight if s.labels is not None else 0.0 for s in batch.sequences], dtype=torch.float64)
     weights = each.repeat_interleave(lengths).to(batch.labels.device)
     return [
-        weight * token_sum(states, replace(batch, labels=batch.labels.where(weights == weight, IGNORED)), model)
+        weight * sum_token_losses(states, replace(batch, labels=batch.labels.where(weights == weight, IGNORED)), model)
         for weight in each.unique().tolist()
         if weight
     ]
 
 
-def labels(sequence: Sequence) -> int:
+def count_labels(sequence: Sequence) -> int:
     """Number of labels of a sequence."""
     return sum(label != IGNORED for label in sequence.labels or ())

@@ -34,15 +34,15 @@ class Hyde(Untrained):
         if unknown := set(self.sides) - {"query", "document"}:
             raise ValueError(f"method.sides={sorted(unknown)} is unknown; use query and document")
 
-    def embedder(self, encoder: Encoder, generator: Generator | None) -> Answering:
+    def build_embedder(self, encoder: Encoder, generator: Generator | None) -> HydeEmbedder:
         """Raises `ValueError` where the model cannot generate."""
         if generator is None:
             raise ValueError("method hyde answers before it embeds, so it needs attention=causal, gritlm or prefix")
-        return Answering(hyde=self, encoder=encoder, generator=generator)
+        return HydeEmbedder(hyde=self, encoder=encoder, generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering:
+class HydeEmbedder:
     """An embedder that reads each text of `hyde.sides` through the model's answer to it."""
 
     hyde: Hyde
@@ -67,7 +67,7 @@ class Answering:
     def attention(self) -> str:
         return self.encoder.attention
 
-    def answers(self, texts: Sequence[str], instruction: str = "") -> list[str]:
+    def generate_answers(self, texts: Sequence[str], instruction: str = "") -> list[str]:
         """The model's answer to each text; the text itself where the answer is empty."""
         form = self.encoder.form
         asked = [self.hyde.prompt.replace("{instruction}", instruction).replace("{text}", text) for text in texts]
@@ -82,14 +82,14 @@ class Answering:
         if side not in self.hyde.sides or not texts:
             return self.encoder.encode(texts, side=side, instruction=instruction)
         unique = list(dict.fromkeys(texts))
-        vectors = self.encoder.encode(self.answers(unique, instruction), side="document")
+        vectors = self.encoder.encode(self.generate_answers(unique, instruction), side="document")
         if self.hyde.with_text:
             own = self.encoder.encode(unique, side=side, instruction=instruction)
-            vectors = (unit(vectors) + unit(own)) / 2
-            vectors = unit(vectors) if self.similarity == "cosine" else vectors
+            vectors = (normalize_vectors(vectors) + normalize_vectors(own)) / 2
+            vectors = normalize_vectors(vectors) if self.similarity == "cosine" else vectors
         place = {text: i for i, text in enumerate(unique)}
         return vectors[[place[text] for text in texts]]
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def normalize_vectors(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import margin_hinge
-from unified_lm.methods.base import Reading, Vectors, labelled, roles, token_sum
-from unified_lm.methods.generative import answers
+from unified_lm.methods.base import ChunkOutput, Vectors, build_vectors, group_by_role, sum_token_losses
+from unified_lm.methods.generative import answer_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence, collate
 from unified_lm.prompts.template import Format
@@ -39,11 +39,11 @@ class Teacher(Protocol):
 class LLM2VecGen:
     """Source: 2603.10913 v2, section 3, and its released code; use with trainable=slots (or lora, its variant).
 
-    `teacher`: vectors of the rows' answers, as wide as the decoder (`unified_lm.data.model_made.keep_vectors`); a run
-    makes them with the experiment that its `teacher` names.
+    `teacher`: vectors of the rows' answers, as wide as the decoder, written by
+    `unified_lm.data.model_made.write_teacher_vectors`; a run makes them with the experiment that its `teacher` names.
     `squared_error`: "mean" over a vector's numbers (the code's MSELoss) or "sum" (the paper's squared norm).
-    `margin_weight` above 0 reads the rows' `rivals`: they have an alignment term of their own, and each row's embedding
-    is held `margin` away from those of the other rows and of all rivals of the global batch.
+    `margin_weight` above 0 reads the rows' `negative_dialogues`: they have an alignment term of their own, and each
+    row's embedding is held `margin` away from those of the other rows and of all hard negatives of the global batch.
     """
 
     slots: int
@@ -70,35 +70,35 @@ class LLM2VecGen:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return ("query", "rival") if self.margin_weight else ()
+        return ("query", "hard_negative") if self.margin_weight else ()
 
     @property
     def weights(self) -> dict[str, float]:
-        more = {"rivals": self.alignment_weight, "margin": self.margin_weight} if self.margin_weight else {}
+        more = {"negatives": self.alignment_weight, "margin": self.margin_weight} if self.margin_weight else {}
         return {"alignment": self.alignment_weight, "reconstruction": self.reconstruction_weight} | more
 
     def heads(self, width: int) -> dict[str, nn.Module]:
         return {RECONSTRUCT: nn.Linear(width, width), ALIGN: nn.Linear(width, width)}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         if (form.plan.embed, form.plan.generate) != ("causal", "causal"):
             raise ValueError(
                 f"method llm2vec_gen reads slots before an answer that they must not see, not with attention "
                 f"{form.plan.name}; use attention=causal"
             )
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        made = answers(rows, form)
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
+        made = answer_sequences(rows, form)
         if self.margin_weight:
-            made = sorted(made + rivals(rows, form), key=lambda sequence: sequence.row)
+            made = sorted(made + hard_negative_sequences(rows, form), key=lambda sequence: sequence.row)
         return made
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         answered = sum("answer" in sequence.spans for sequence in batch.sequences)
-        more = {"rivals": len(batch.sequences) - answered} if self.margin_weight else {}
+        more = {"negatives": len(batch.sequences) - answered} if self.margin_weight else {}
         return {"alignment": answered, "reconstruction": batch.labelled} | more
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if self.teacher is None:
             raise ValueError("method llm2vec_gen has no teacher; give the run teacher=EXPERIMENT, or method.teacher")
         found = Readout.named(self.readout).vectors(states, batch, list(range(len(batch.sequences))), model.heads)
@@ -106,34 +106,34 @@ class LLM2VecGen:
         error = (found - torch.as_tensor(wanted).to(found)).square()
         error = error.mean(dim=1) if self.squared_error == "mean" else error.sum(dim=1)
         answered = torch.tensor(["answer" in sequence.spans for sequence in batch.sequences], device=error.device)
-        sums = {"alignment": error[answered].sum(), "reconstruction": self.reconstruction(states, batch, model)}
+        sums = {"alignment": error[answered].sum(), "reconstruction": self.reconstruction_loss(states, batch, model)}
         if not self.margin_weight:
-            return Reading(sums=sums)
-        vectors = {role: labelled(batch, at, found[at]) for role, at in roles(batch, *self.roles).items()}
-        return Reading(vectors=vectors, sums=sums | {"rivals": error[~answered].sum()} if tokens else {})
+            return ChunkOutput(token_sums=sums)
+        vectors = {role: build_vectors(batch, at, found[at]) for role, at in group_by_role(batch, *self.roles).items()}
+        return ChunkOutput(vectors=vectors, token_sums=sums | {"negatives": error[~answered].sum()} if tokens else {})
 
-    def reconstruction(self, states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Tensor:
+    def reconstruction_loss(self, states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Tensor:
         """Summed cross-entropy of the answers behind their soft prompts, in a second forward of the decoder.
 
         Rivals, which are not reconstructed, go along: every chunk of every rank runs the decoder twice.
         """
-        again = collate([behind_slots(sequence) for sequence in batch.sequences], batch.index).to(states.device)
+        again = collate([soft_prompt_sequence(sequence) for sequence in batch.sequences], batch.index).to(states.device)
         head = model.heads[RECONSTRUCT]
         read = torch.cat([torch.arange(*batch.span(i, "slots")) for i in range(len(batch.sequences))])
         put = torch.cat([torch.arange(*again.span(i, "slots")) for i in range(len(again.sequences))])
         soft = head(states[read.to(states.device)].to(head.weight.dtype))
         embeddings = model.embed(again.tokens)
         embeddings = embeddings.index_copy(0, put.to(states.device), soft.to(embeddings.dtype))
-        return token_sum(model.hidden(embeddings, again.positions, again.layout), again, model)
+        return sum_token_losses(model.hidden(embeddings, again.positions, again.layout), again, model)
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        """The margin of each row from the other rows and from all rivals; a row that asks the same is no other one."""
+        """Margin loss of each row against all other rows and hard negatives; rows with the same query are left out."""
         asked = vectors["query"]
-        others = [vectors[name] for name in sorted(vectors) if name.startswith("rival")]
+        others = [vectors[name] for name in sorted(vectors) if name.startswith("hard_negative")]
         if not others:
             raise ValueError(
-                f"method.margin_weight={self.margin_weight} needs rows with rivals; use data=llm2vec_gen_negatives, or "
-                "method.margin_weight=0"
+                f"method.margin_weight={self.margin_weight} needs rows with negative_dialogues; "
+                "use data=llm2vec_gen_negatives, or method.margin_weight=0"
             )
         hashes = torch.cat([v.hashes for v in (asked, *others)])
         candidates = torch.cat([v.values for v in (asked, *others)])
@@ -141,17 +141,17 @@ class LLM2VecGen:
         return {"margin": margin_hinge(asked.values, candidates, threshold=self.margin, excluded=same)}
 
 
-def rivals(rows: list[Row], form: Format) -> list[Sequence]:
-    """A query for each rival of a row that has an answer, with the hash of the rival's answer."""
-    found = [(i, k, *rival) for i, row in enumerate(rows) for k, rival in enumerate(row.rivals)]
+def hard_negative_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
+    """One query for each hard negative of a row, with the hash of that negative's answer."""
+    found = [(i, k, *dialogue) for i, row in enumerate(rows) for k, dialogue in enumerate(row.negative_dialogues)]
     made = form.queries([query for _, _, query, _ in found], [rows[i].instruction for i, *_ in found])
     return [
-        replace(sequence, row=i, role=f"rival_{k}", hashes=sequence.hashes | {"answer": text_hash(answer)})
+        replace(sequence, row=i, role=f"hard_negative_{k}", hashes=sequence.hashes | {"answer": text_hash(answer)})
         for sequence, (i, k, _, answer) in zip(made, found, strict=True)
     ]
 
 
-def behind_slots(sequence: Sequence) -> Sequence:
+def soft_prompt_sequence(sequence: Sequence) -> Sequence:
     """What stands behind a query: its slots and, where it is answered, the answer's turn, with the same labels."""
     start, stop = sequence.spans["slots"]
     labels = sequence.labels and (IGNORED,) * (stop - start - 1) + sequence.labels[stop - 1 :]

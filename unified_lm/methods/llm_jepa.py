@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import cosine_distance, info_nce
 from unified_lm.methods.base import (
-    Reading,
+    ChunkOutput,
     Vectors,
-    contrast,
-    labelled,
-    read_roles,
-    roles,
-    token_sum,
-    triplet_sequences,
+    build_vectors,
+    contrastive_loss,
+    document_sequences,
+    group_by_role,
+    read_vectors_by_role,
+    sum_token_losses,
 )
-from unified_lm.methods.generative import answers, refuse_bidirectional, texts
+from unified_lm.methods.generative import answer_sequences, plain_text_sequences, refuse_bidirectional
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -78,10 +78,10 @@ class LlmJepa:
             "predictive": self.predictive_weight,
         }
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         refuse_bidirectional(form)
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None or row.answer is not None]
         queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         answered = [i for i in numbers if rows[i].answer is not None]
@@ -90,36 +90,40 @@ class LlmJepa:
         made = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
         made += [replace(v, row=i, role="view") for v, i in zip(views, answered, strict=True)]
         if self.generative_weight:  # the next-token view has no predictor tokens
-            made += answers(rows, replace(form, slots=0)) + texts(rows, form)
-        return sorted(made + triplet_sequences(rows, form), key=lambda sequence: sequence.row)
+            made += answer_sequences(rows, replace(form, slots=0)) + plain_text_sequences(rows, form)
+        return sorted(made + document_sequences(rows, form), key=lambda sequence: sequence.row)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {"generative": batch.labelled} if self.generative_weight else {}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         own = Readout.named(self.readout)
         bare = {i for i in range(len(batch.sequences)) if "answer" not in batch.sequences[i].spans}
-        asked = [i for i in roles(batch, "query").get("query", []) if i in bare]
-        vectors = read_roles(states, batch, {"document": own, "negative": own})
+        asked = [i for i in group_by_role(batch, "query").get("query", []) if i in bare]
+        vectors = read_vectors_by_role(states, batch, {"document": own, "negative": own})
         if asked:
-            vectors["query"] = labelled(batch, asked, own.vectors(states, batch, asked))
-            vectors["asked"] = labelled(batch, asked, LAST.vectors(states, batch, asked))
-        if views := roles(batch, "view").get("view", []):
+            vectors["query"] = build_vectors(batch, asked, own.vectors(states, batch, asked))
+            vectors["asked"] = build_vectors(batch, asked, LAST.vectors(states, batch, asked))
+        if views := group_by_role(batch, "view").get("view", []):
             read = own if self.reverse else LAST
-            vectors["view"] = labelled(batch, views, read.vectors(states, batch, views))
+            vectors["view"] = build_vectors(batch, views, read.vectors(states, batch, views))
         on = tokens and self.generative_weight and batch.labelled
-        return Reading(vectors=vectors, sums={"generative": token_sum(states, batch, model)} if on else {})
+        return ChunkOutput(
+            vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
+        )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         if self.semantic_weight:
-            loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
+            loss = contrastive_loss(
+                vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+            )
             terms |= {} if loss is None else {"semantic": loss}
         if "view" in vectors and self.predictive_weight:
-            terms["predictive"] = self.coupling(vectors)
+            terms["predictive"] = self.predictive_loss(vectors)
         return terms
 
-    def coupling(self, vectors: dict[str, Vectors]) -> Tensor:
+    def predictive_loss(self, vectors: dict[str, Vectors]) -> Tensor:
         """D of the predicting vectors and their targets, rows with an answer only."""
         view, query = vectors["view"], vectors["asked" if self.reverse else "query"]
         with_view = torch.isin(query.rows, view.rows)

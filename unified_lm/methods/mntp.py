@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, plain_text, token_sum
+from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import ChunkOutput, Vectors, sum_token_losses, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -51,15 +51,15 @@ class MaskedNext:
     def weights(self) -> dict[str, float]:
         return {"masked": 1.0}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         if form.plan.embed != "bidirectional":
             raise ValueError(
                 f"method mntp with attention.embed={form.plan.embed} would only repeat next-token prediction on a "
                 "damaged text; use attention=bidirectional or attention=gritlm"
             )
-        self.mask_id(form)
+        self.mask_token_id(form)
 
-    def mask_id(self, form: Format) -> int:
+    def mask_token_id(self, form: Format) -> int:
         """Raises `ValueError` where the tokenizer cuts the mask token in pieces."""
         ids = form.tokenizer.encode(self.mask_token, add_special_tokens=False)
         if len(ids) != 1:
@@ -68,11 +68,11 @@ class MaskedNext:
             )
         return ids[0]
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        texts = [(i, plain_text(row)) for i, row in enumerate(rows)]
-        return [replace(self.masked(form.plain(text), form), row=i) for i, text in texts if text is not None]
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
+        texts = [(i, text_of_row(row)) for i, row in enumerate(rows)]
+        return [replace(self.mask_tokens(form.plain(text), form), row=i) for i, text in texts if text is not None]
 
-    def masked(self, plain: Sequence, form: Format) -> Sequence:
+    def mask_tokens(self, plain: Sequence, form: Format) -> Sequence:
         """A plain text with tokens masked, each labelled at the position before it; special tokens are left alone."""
         draw = random.Random(f"{self.mask_seed}/{plain.hashes['text']}")
         tokens, labels = list(plain.tokens), [IGNORED] * len(plain)
@@ -82,14 +82,16 @@ class MaskedNext:
             labels[i - 1] = tokens[i]
             luck = 0.0 if self.masking == "all" else draw.random()
             if luck < 0.9:
-                tokens[i] = self.mask_id(form) if luck < 0.8 else draw.randrange(len(form.tokenizer))
+                tokens[i] = self.mask_token_id(form) if luck < 0.8 else draw.randrange(len(form.tokenizer))
         return replace(plain, tokens=tuple(tokens), labels=tuple(labels), mode=form.plan.embed)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {"masked": batch.labelled}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        return Reading(sums={"masked": token_sum(states, batch, model)} if tokens and batch.labelled else {})
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
+        return ChunkOutput(
+            token_sums={"masked": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
+        )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         return {}

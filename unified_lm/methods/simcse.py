@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from unified_lm.data.rows import Row
-from unified_lm.methods.base import Reading, Vectors, contrast, plain_text, read_roles
+from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import ChunkOutput, Vectors, contrastive_loss, read_vectors_by_role, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -38,25 +38,27 @@ class SimCSE:
     def weights(self) -> dict[str, float]:
         return {"contrastive": 1.0}
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         if Readout.named(self.readout).kind == "slot":
             raise ValueError(f"method simcse has no slot for method.readout={self.readout}; use mean or last")
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
-        texts = {i: text for i, row in enumerate(rows) if (text := plain_text(row)) is not None}
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
+        texts = {i: text for i, row in enumerate(rows) if (text := text_of_row(row)) is not None}
         made = form.documents(list(texts.values()))
         return [replace(s, row=i, role=role) for i, s in zip(texts, made, strict=True) for role in self.roles]
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if model.backbone.training:
             refuse_without_dropout(model)
-        return Reading(vectors=read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout))))
+        return ChunkOutput(
+            vectors=read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+        )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        loss = contrast(vectors, temperature=self.temperature, symmetric=False, similarity=self.similarity)
+        loss = contrastive_loss(vectors, temperature=self.temperature, symmetric=False, similarity=self.similarity)
         return {} if loss is None else {"contrastive": loss}
 
 

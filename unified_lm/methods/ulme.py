@@ -11,10 +11,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import info_nce, same_pair
-from unified_lm.methods.base import Reading, Vectors, contrast, labelled, read_roles, token_sum, triplet_sequences
-from unified_lm.methods.generative import answers, refuse_bidirectional, texts
+from unified_lm.methods.base import (
+    ChunkOutput,
+    Vectors,
+    build_vectors,
+    contrastive_loss,
+    document_sequences,
+    read_vectors_by_role,
+    sum_token_losses,
+)
+from unified_lm.methods.generative import answer_sequences, plain_text_sequences, refuse_bidirectional
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -72,7 +80,7 @@ class Ulme:
             "predictive": self.predictive_weight,
         }
 
-    def require(self, form: Format) -> None:
+    def check_format(self, form: Format) -> None:
         refuse_bidirectional(form)
         if form.plan.embed != form.plan.generate:
             raise ValueError(
@@ -81,30 +89,36 @@ class Ulme:
                 "use attention=causal or attention=prefix"
             )
 
-    def sequences(self, rows: list[Row], form: Format) -> list[Sequence]:
+    def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         if self.positives_as_answers:
             rows = [row if row.answer is not None else replace(row, answer=row.positive) for row in rows]
         bare = [i for i, row in enumerate(rows) if row.answer is None and row.positive is not None]
         queries = form.queries([rows[i].query for i in bare], [rows[i].instruction for i in bare])
         queries = [replace(q, row=i) for q, i in zip(queries, bare, strict=True)]
-        made = queries + answers(rows, form) + texts(rows, form) + triplet_sequences(rows, form)
+        made = (
+            queries + answer_sequences(rows, form) + plain_text_sequences(rows, form) + document_sequences(rows, form)
+        )
         return sorted(made, key=lambda sequence: sequence.row)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         return {"generative": batch.labelled} if self.generative_weight else {}
 
-    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> Reading:
-        vectors = read_roles(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+    def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
         which = [i for i, sequence in enumerate(batch.sequences) if "answer" in sequence.spans]
         if which and self.predictive_weight:
             reasons = Readout.named(self.reasoning_readout).vectors(states, batch, which)
-            targets = self.pooled(states, batch, which)
-            vectors["reason"] = labelled(batch, which, reasons)
-            vectors["answer"] = labelled(batch, which, targets.detach() if self.stop_gradient else targets, "answer")
+            targets = self.pool_answers(states, batch, which)
+            vectors["reason"] = build_vectors(batch, which, reasons)
+            vectors["answer"] = build_vectors(
+                batch, which, targets.detach() if self.stop_gradient else targets, "answer"
+            )
         on = tokens and self.generative_weight and batch.labelled
-        return Reading(vectors=vectors, sums={"generative": token_sum(states, batch, model)} if on else {})
+        return ChunkOutput(
+            vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
+        )
 
-    def pooled(self, states: Tensor, batch: PackedBatch, which: list[int]) -> Tensor:
+    def pool_answers(self, states: Tensor, batch: PackedBatch, which: list[int]) -> Tensor:
         """r_qa: the pooled states of each answer, of the same forward."""
         spans = torch.tensor([batch.span(i, "answer") for i in which], device=states.device)
         starts = spans[:, 1] - 1 if self.target == "last" else spans[:, 0]
@@ -114,13 +128,15 @@ class Ulme:
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         if self.semantic_weight:
-            loss = contrast(vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity)
+            loss = contrastive_loss(
+                vectors, temperature=self.temperature, symmetric=self.symmetric, similarity=self.similarity
+            )
             terms |= {} if loss is None else {"semantic": loss}
         if "answer" in vectors and len(vectors["answer"].rows) > 1:
-            terms["predictive"] = self.coupling(vectors["reason"], vectors["answer"])
+            terms["predictive"] = self.predictive_loss(vectors["reason"], vectors["answer"])
         return terms
 
-    def coupling(self, reason: Vectors, answer: Vectors) -> Tensor:
+    def predictive_loss(self, reason: Vectors, answer: Vectors) -> Tensor:
         """L_pred: each row's last slot against the answers of the global batch, equal queries and answers masked."""
         own = torch.arange(len(reason.rows), device=reason.rows.device)
         return info_nce(

@@ -30,7 +30,7 @@ WEIGHTS, OPTIMIZER, SHARDED = "model.safetensors", "optimizer.safetensors", "opt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class Checkpoint:
     """A checkpoint on disk: its folder, step, the digest of its weights, and whether training ended there."""
 
     folder: Path
@@ -39,22 +39,22 @@ class Saved:
     finished: bool
 
 
-def trained(model: nn.Module) -> dict[str, Tensor]:
+def trained_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Trainable parameters by name; tied parameters appear once."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_to_cpu(tensor: Tensor) -> Tensor:
     """A tensor on the CPU, gathered where it is sharded (a collective call then)."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).contiguous().cpu()
 
 
-def file_digest(path: Path) -> str:
+def checkpoint_file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save(
+def save_checkpoint(
     root: Path,
     model: UnifiedLM,
     optimizer: torch.optim.Optimizer | None,
@@ -62,7 +62,7 @@ def save(
     step: int,
     identity: str,
     keep: int = 1,
-) -> Saved:
+) -> Checkpoint:
     """Write `root/step-N` atomically and drop all but the last `keep`; without an optimizer it is a finished run's.
 
     Called by every rank; rank 0 writes. Raises `OSError` where the disk is full (the checkpoint before stands), and
@@ -70,44 +70,46 @@ def save(
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     final, partial = root / f"step-{step}", root / f".partial-{step}"
-    weights = {name: whole(value) for name, value in trained(model).items()}
+    weights = {name: gather_to_cpu(value) for name, value in trained_parameters(model).items()}
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
     if first:
         root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-    barrier()
+    wait_for_ranks()
     try:
         if sharded and optimizer is not None:
             dcp.save(optimizer_tensors(model, optimizer), checkpoint_id=partial / SHARDED)
         if first:
-            write(partial, weights)
+            write_weights(partial, weights)
             if optimizer is not None and not sharded:
                 tensors = optimizer_tensors(model, optimizer)
-                save_file({name: whole(value) for name, value in tensors.items()}, partial / OPTIMIZER)
+                save_file({name: gather_to_cpu(value) for name, value in tensors.items()}, partial / OPTIMIZER)
             state = {
                 "step": step,
                 "identity": identity,
                 "finished": optimizer is None,
-                "digests": {str(path.relative_to(partial)): file_digest(path) for path in files(partial)},
-                "probe": None if sharded else probe(model),
+                "digests": {
+                    str(path.relative_to(partial)): checkpoint_file_digest(path) for path in list_files(partial)
+                },
+                "probe": None if sharded else compute_probe(model),
             }
             (partial / "state.json").write_text(json.dumps(state, indent=1))
-            for path in files(partial):
+            for path in list_files(partial):
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
-            for old in steps(root)[:-keep]:
+            for old in checkpoint_folders(root)[:-keep]:
                 shutil.rmtree(old)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    barrier()
-    return found(final)
+    wait_for_ranks()
+    return read_checkpoint(final)
 
 
-def write(folder: Path, weights: dict[str, Tensor]) -> None:
+def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """Save the weights, read them again, and compare every tensor."""
     empty = [name for name, value in weights.items() if not value.numel()]
     if empty:
@@ -119,35 +121,37 @@ def write(folder: Path, weights: dict[str, Tensor]) -> None:
         raise RuntimeError(f"{folder / WEIGHTS} does not hold what was saved: {wrong[:1] or 'extra tensors'}")
 
 
-def files(folder: Path) -> Iterator[Path]:
+def list_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def barrier() -> None:
+def wait_for_ranks() -> None:
     if dist.is_initialized():
         dist.barrier()
 
 
-def steps(root: Path) -> list[Path]:
+def checkpoint_folders(root: Path) -> list[Path]:
     """Checkpoint folders, oldest first; whatever else lies beside them is none."""
     found = {path: path.name.removeprefix("step-") for path in root.glob("step-*")}
     return sorted((path for path, step in found.items() if step.isdecimal()), key=lambda path: int(found[path]))
 
 
-def found(folder: Path) -> Saved:
+def read_checkpoint(folder: Path) -> Checkpoint:
     state = json.loads((folder / "state.json").read_text())
-    return Saved(folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"])
+    return Checkpoint(
+        folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"]
+    )
 
 
-def at_step(root: Path, step: int, identity: str) -> Saved:
+def checkpoint_at_step(root: Path, step: int, identity: str) -> Checkpoint:
     """The checkpoint of one step along the way.
 
     Raises `ValueError` where it was not kept or is damaged, with the steps that are there.
     """
     said: list[str] = []
-    saved = latest(root, identity, said.append, only=step)
+    saved = latest_checkpoint(root, identity, said.append, only=step)
     if saved is None:
-        there = ", ".join(path.name.removeprefix("step-") for path in steps(root)) or "none"
+        there = ", ".join(path.name.removeprefix("step-") for path in checkpoint_folders(root)) or "none"
         why = f" ({said[0]})" if said else ""
         raise ValueError(
             f"{root} has no whole checkpoint of step {step}{why}; steps that are there: {there}. Train with "
@@ -156,38 +160,42 @@ def at_step(root: Path, step: int, identity: str) -> Saved:
     return saved
 
 
-def latest(
-    root: Path, identity: str, complain: Callable[[str], None] = lambda text: None, *, only: int | None = None
-) -> Saved | None:
+def latest_checkpoint(
+    root: Path, identity: str, warn: Callable[[str], None] = lambda text: None, *, only: int | None = None
+) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named through `complain` and the one before it is used.
 
     `only`: of this step and no other. Raises `ValueError` for a checkpoint of another identity: it is never continued.
     """
-    for folder in reversed(steps(root)):
+    for folder in reversed(checkpoint_folders(root)):
         if only is not None and folder.name != f"step-{only}":
             continue
         try:
             state = json.loads((folder / "state.json").read_text())
         except (OSError, ValueError) as error:
-            complain(f"{folder} is damaged ({error}); using the checkpoint before it")
+            warn(f"{folder} is damaged ({error}); using the checkpoint before it")
             continue
         if state["identity"] != identity:
             raise ValueError(f"{folder} belongs to {state['identity']}, not to {identity}; it is not continued")
-        damaged = [n for n, d in state["digests"].items() if not (folder / n).exists() or file_digest(folder / n) != d]
+        damaged = [
+            n
+            for n, d in state["digests"].items()
+            if not (folder / n).exists() or checkpoint_file_digest(folder / n) != d
+        ]
         if damaged:
-            complain(f"{folder}/{damaged[0]} does not match its digest; using the checkpoint before it")
+            warn(f"{folder}/{damaged[0]} does not match its digest; using the checkpoint before it")
             continue
-        return found(folder)
+        return read_checkpoint(folder)
     return None
 
 
-def load_weights(saved: Saved, model: UnifiedLM) -> None:
+def load_weights(saved: Checkpoint, model: UnifiedLM) -> None:
     """Copy a checkpoint's weights into a model built alike, before it is sharded.
 
     Raises `ValueError` where names or shapes differ, or where the model then computes something else than it did when
     it was saved: it was built on another backbone or with other adapters.
     """
-    tensors, wanted = load_file(saved.folder / WEIGHTS), trained(model)
+    tensors, wanted = load_file(saved.folder / WEIGHTS), trained_parameters(model)
     wrong = sorted(set(tensors) ^ set(wanted)) or [n for n in tensors if tensors[n].shape != wanted[n].shape]
     if wrong:
         raise ValueError(f"{saved.folder} does not fit this model: {wrong[0]} and {len(wrong) - 1} others differ")
@@ -196,13 +204,13 @@ def load_weights(saved: Saved, model: UnifiedLM) -> None:
             wanted[name].copy_(value)
     before = json.loads((saved.folder / "state.json").read_text())["probe"]
     if before is not None:
-        then, now = torch.tensor(before), torch.tensor(probe(model))
+        then, now = torch.tensor(before), torch.tensor(compute_probe(model))
         if torch.cosine_similarity(then, now, dim=0) < 0.999:
             raise ValueError(f"{saved.folder} was trained on another backbone: its weights load, but compute otherwise")
 
 
 @torch.no_grad()
-def probe(model: UnifiedLM) -> list[float]:
+def compute_probe(model: UnifiedLM) -> list[float]:
     """A few numbers that the whole model decides: part of a state and of its logits for fixed tokens and all slots."""
     slots = 0 if model.slots is None else len(model.slots)
     tokens = tuple(range(3, min(40, model.vocabulary))) + tuple(-(k + 1) for k in range(slots))
@@ -225,7 +233,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def load_optimizer(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load_optimizer(saved: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Restore the optimizer's state, tensor for tensor."""
     parameters = dict(model.named_parameters())
     if (saved.folder / SHARDED).exists():

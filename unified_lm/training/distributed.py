@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from unified_lm.methods.base import Vectors, gathered
+from unified_lm.methods.base import Vectors, merge_vectors
 from unified_lm.packing import PackedBatch, Sequence, collate
 
-FILLER = "filler"
+FILLER_ROLE = "filler"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Ranks:
             return cls(lockstep=lockstep)
         return cls(rank=dist.get_rank(), size=dist.get_world_size(), lockstep=lockstep)
 
-    def deal(self, chunks: list[PackedBatch], *, first: bool = True) -> list[PackedBatch]:
+    def distribute_chunks(self, chunks: list[PackedBatch], *, first: bool = True) -> list[PackedBatch]:
         """This rank's whole chunks of the global batch; in lockstep the count is evened with chunks without objective.
 
         Raises `ValueError` where the `first` batch of a run is too small to give every rank a chunk; a later, smaller
@@ -50,10 +50,10 @@ class Ranks:
             )
         mine = chunks[self.rank :: self.size]
         if not mine or (self.lockstep and len(mine) < -(-len(chunks) // self.size)):
-            mine.append(collate([Sequence(tokens=(0,), role=FILLER)], index=f"{FILLER}-{self.rank}"))
+            mine.append(collate([Sequence(tokens=(0,), role=FILLER_ROLE)], index=f"{FILLER_ROLE}-{self.rank}"))
         return mine
 
-    def total(self, counts: Mapping[str, int | float]) -> dict[str, int | float]:
+    def sum_counts(self, counts: Mapping[str, int | float]) -> dict[str, int | float]:
         """Counts (or sums) added over ranks; every rank sees the same names, whatever it counted."""
         if self.size == 1:
             return dict(counts)
@@ -61,7 +61,7 @@ class Ranks:
         dist.all_gather_object(everyone, dict(counts))
         return {name: sum(c.get(name, 0) for c in everyone) for name in sorted({n for c in everyone for n in c})}
 
-    def any(self, *flags: bool) -> list[bool]:
+    def any_rank(self, *flags: bool) -> list[bool]:
         """Each flag, true on every rank where it is true on one: what all ranks must decide alike."""
         if self.size == 1:
             return list(flags)
@@ -69,17 +69,17 @@ class Ranks:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return [bool(flag) for flag in tensor.tolist()]
 
-    def gather(self, parts: Iterable[dict[str, Vectors]]) -> dict[str, Vectors]:
+    def gather_vectors(self, parts: Iterable[dict[str, Vectors]]) -> dict[str, Vectors]:
         """Detached vectors of all chunks of all ranks by name, ordered by row id."""
         mine: dict[str, list[Vectors]] = {}
         for part in parts:
             for name, vectors in part.items():
                 mine.setdefault(name, []).append(vectors)
-        local = {name: gathered(found) for name, found in mine.items()}
+        local = {name: merge_vectors(found) for name, found in mine.items()}
         local = {name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.detach()) for name, v in local.items()}
-        return local if self.size == 1 else self.exchange(local)
+        return local if self.size == 1 else self.all_gather_vectors(local)
 
-    def exchange(self, local: dict[str, Vectors]) -> dict[str, Vectors]:
+    def all_gather_vectors(self, local: dict[str, Vectors]) -> dict[str, Vectors]:
         """Every rank's vectors on every rank: shapes first, then one padded all-gather a name."""
         shapes: list[dict[str, tuple]] = [{}] * self.size
         dist.all_gather_object(shapes, {n: (*v.values.shape, v.values.dtype) for n, v in local.items()})
@@ -97,14 +97,14 @@ class Ranks:
             all_keys = [torch.empty_like(keys) for _ in counts]
             dist.all_gather(all_values, values)
             dist.all_gather(all_keys, keys)
-            out[name] = gathered(
+            out[name] = merge_vectors(
                 Vectors(rows=k[:n, 0], hashes=k[:n, 1], values=v[:n])
                 for k, v, n in zip(all_keys, all_values, counts, strict=True)
                 if n
             )
         return out
 
-    def told(self, what: Any) -> Any:
+    def broadcast_object(self, what: Any) -> Any:
         """What rank 0 says, on every rank."""
         if self.size == 1:
             return what
@@ -112,7 +112,7 @@ class Ranks:
         dist.broadcast_object_list(said, src=0)
         return said[0]
 
-    def broadcast(self, module: nn.Module) -> None:
+    def broadcast_module(self, module: nn.Module) -> None:
         """Rank 0's parameters and buffers on every rank."""
         if self.size > 1:
             for tensor in [*module.parameters(), *module.buffers()]:
@@ -136,7 +136,7 @@ class Ranks:
 
 def is_filler(chunk: PackedBatch) -> bool:
     """Whether a chunk is there only to even the ranks' counts: it is read and has no part in the objective."""
-    return chunk.sequences[0].role == FILLER
+    return chunk.sequences[0].role == FILLER_ROLE
 
 
 def collective_device() -> torch.device:

@@ -1,4 +1,4 @@
-"""FSDP2 for models that do not fit one device: the whole `Reader` is one sharded root, gradients are summed.
+"""FSDP2 for models that do not fit one device: the whole `TrainingModule` is one sharded root, gradients are summed.
 
 Everything with parameters (embedding, slots, layers, head, read-outs) is called inside the root's forward. Every rank
 calls it equally often (`Ranks.lockstep`), and gradients are reduced once a step, with the last chunk's backward.
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from unified_lm.training.objective import Reader
+from unified_lm.training.objective import TrainingModule
 
 DTYPES = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -47,21 +47,21 @@ class Launch:
         return self.sharding == "fsdp"
 
 
-def shard(reader: Reader, launch: Launch) -> None:
+def shard_module(module: TrainingModule, launch: Launch) -> None:
     """Shard each decoder layer and then the rest, in place, so that gradients come out summed over ranks."""
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[launch.param_dtype], reduce_dtype=DTYPES[launch.reduce_dtype], cast_forward_inputs=False
     )
-    for layer in layers(reader.model.backbone):
+    for layer in decoder_layers(module.model.backbone):
         fully_shard(layer, mp_policy=policy)
-    fully_shard(reader, mp_policy=policy)
-    for module in reader.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no premultiplied sum
+    fully_shard(module, mp_policy=policy)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no premultiplied sum
 
 
-def layers(backbone: nn.Module) -> nn.ModuleList:
+def decoder_layers(backbone: nn.Module) -> nn.ModuleList:
     """The decoder's layers.
 
     Raises `ValueError` where there is no single list of them.
@@ -72,8 +72,8 @@ def layers(backbone: nn.Module) -> nn.ModuleList:
     return found[0]
 
 
-def synchronise(reader: nn.Module, last: bool) -> None:
+def set_gradient_sync(module: nn.Module, last: bool) -> None:
     """Reduce gradients with the backward that follows only if it is the step's last."""
-    if isinstance(reader, FSDPModule):
-        reader.set_requires_gradient_sync(last)
-        reader.set_is_last_backward(last)
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+        module.set_is_last_backward(last)

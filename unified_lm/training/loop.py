@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.flops import mfu, training_flops
 from unified_lm.methods.base import Method, weights_at
 from unified_lm.model import UnifiedLM
@@ -23,19 +23,19 @@ from unified_lm.prompts.template import Format
 from unified_lm.prompts.token_cache import TokenCache
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.fsdp import Launch, shard, synchronise
-from unified_lm.training.objective import Randomness, Reader, Redo, accumulate
+from unified_lm.training.fsdp import Launch, set_gradient_sync, shard_module
+from unified_lm.training.objective import ChunkRandomness, RedoStep, TrainingModule, accumulate_gradients
 from unified_lm.training.optimizer import Optim
-from unified_lm.training.watchdog import Preempted, Watchdog, stop_requests
+from unified_lm.training.watchdog import Preempted, Watchdog, catch_stop_signals
 
 
 @runtime_checkable
-class Batches(Protocol):
+class BatchSource(Protocol):
     """Rows of each step, and where each stands in the data ("stream/source[index]"), as pure functions of the step."""
 
-    def batch(self, step: int) -> list[Row]: ...
+    def batch(self, step: int) -> list[TrainingRow]: ...
 
-    def ids(self, step: int) -> list[str]: ...
+    def row_ids(self, step: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Runtime:
     def keep_chunks(self) -> int:
         return max(1, (self.keep_tokens or 0) // self.chunk_tokens)
 
-    def due(self, step: int, minutes: float) -> bool:
+    def is_save_due(self, step: int, minutes: float) -> bool:
         """Whether a checkpoint is due after `step` steps, `minutes` after the one before."""
         if isinstance(self.save_every, str):
             return minutes >= int(self.save_every[:-1])
@@ -83,7 +83,7 @@ class TrainResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PreparedStep:
     """This rank's chunks of a step; `ids` of its rows, `tokens` of the global batch, `waited` seconds for it."""
 
     ids: list[str]
@@ -97,7 +97,7 @@ def train(
     model: UnifiedLM,
     method: Method,
     form: Format,
-    batches: Batches,
+    batches: BatchSource,
     optim: Optim,
     seed: int,
     runtime: Runtime,
@@ -105,7 +105,7 @@ def train(
     identity: str,
     launch: Launch | None = None,
     on_log: Callable[[dict[str, Any]], None] = lambda entry: None,
-    complain: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
     """Train to `optim.last_step`, continuing from the newest whole checkpoint under `folder`.
 
@@ -115,43 +115,43 @@ def train(
     """
     launch = launch or Launch(processes=1)
     ranks = Ranks.current(lockstep=launch.sharded)
-    saved = checkpoint.latest(folder, identity, complain)
+    saved = checkpoint.latest_checkpoint(folder, identity, warn)
     if saved is not None:
         checkpoint.load_weights(saved, model)
         if saved.finished:
             return TrainResult(step=saved.step, digest=saved.digest, wall_s=0.0, tokens=0)
-    ranks.broadcast(model)
+    ranks.broadcast_module(model)
     if launch.checkpointing:
         model.backbone.activation_checkpointing_enable({"use_reentrant": False})
     if runtime.token_cache:
         form = replace(form, cache=TokenCache(form.tokenizer))
-    reader = Reader(model, method, anchored=ranks.lockstep)
+    reader = TrainingModule(model, method, anchored=ranks.lockstep)
     if launch.sharded:
-        shard(reader, launch)
-    optimizer = optim.build(model)
+        shard_module(reader, launch)
+    optimizer = optim.build_optimizer(model)
     if saved is not None:
         checkpoint.load_optimizer(saved, model, optimizer)
-    watchdog = Watchdog(folder=folder, vocabulary=model.vocabulary, complain=complain)
+    watchdog = Watchdog(folder=folder, vocabulary=model.vocabulary, warn=warn)
     model.train()
     done = 0 if saved is None else saved.step
     began = last_save = time.perf_counter()
     seen = 0
 
-    def keep(final: bool = False) -> checkpoint.Saved:
-        return checkpoint.save(
+    def keep(final: bool = False) -> checkpoint.Checkpoint:
+        return checkpoint.save_checkpoint(
             folder, model, None if final else optimizer, step=done, identity=identity, keep=runtime.keep_last
         )
 
-    with stop_requests() as asked:
-        for step in prefetched(batches, method, form, ranks, runtime, range(done, optim.last_step)):
+    with catch_stop_signals() as asked:
+        for step in prefetch_steps(batches, method, form, ranks, runtime, range(done, optim.last_step)):
             start = time.perf_counter()
-            rate = optim.prepare(optimizer, done)
+            rate = optim.set_learning_rates(optimizer, done)
             chunks = [chunk.to(model.device) for chunk in step.chunks]
-            terms = gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, complain)
+            terms = compute_gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, warn)
             norms = optim.clip_gradients(optimizer)
             weights = weights_at(method, done)
             loss = sum(weights[name] * value for name, value in terms.items())
-            watchdog.look(done, loss, terms, norms, step.ids)
+            watchdog.check_step(done, loss, terms, norms, step.ids)
             optimizer.step()
             done += 1
             seen += step.tokens
@@ -166,14 +166,14 @@ def train(
                     **{f"grad_norm_{name}": value for name, value in norms.items()},
                     "tokens": step.tokens,
                     "tokens_per_s": step.tokens / (seconds + step.waited),
-                    "padding_factor": padding(step.chunks, ranks, step.tokens),
+                    "padding_factor": padding_factor(step.chunks, ranks, step.tokens),
                     "data_wait_s": step.waited,
                     **mfu(partial(training_flops, model, step.chunks), seconds + step.waited, model.device),
                     "peak_memory_gib": peak_memory(),
                 }
             )
             minutes = (time.perf_counter() - last_save) / 60
-            due, stopping = ranks.any(runtime.due(done, minutes), asked())
+            due, stopping = ranks.any_rank(runtime.is_save_due(done, minutes), asked())
             if done < optim.last_step and (due or stopping):
                 keep()
                 last_save = time.perf_counter()
@@ -181,13 +181,13 @@ def train(
                     raise Preempted(f"stopped on request after step {done}; the same command continues")
         model.eval()
         final = keep(final=True)
-        if ranks.any(asked())[0]:
+        if ranks.any_rank(asked())[0]:
             raise Preempted(f"stopped on request after the last step, {done}; the same command goes on behind it")
     return TrainResult(step=done, digest=final.digest, wall_s=time.perf_counter() - began, tokens=seen)
 
 
-def gradients(
-    reader: Reader,
+def compute_gradients(
+    reader: TrainingModule,
     optimizer: torch.optim.Optimizer,
     chunks: list[PackedBatch],
     ranks: Ranks,
@@ -195,28 +195,28 @@ def gradients(
     step: int,
     runtime: Runtime,
     optim: Optim,
-    complain: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> dict[str, float]:
     """The summed gradient of one step in the parameters, redone with smaller chunks where memory ran out."""
     before = len(chunks)
     while True:
         optimizer.zero_grad(set_to_none=True)
         try:
-            terms = accumulate(
+            terms = accumulate_gradients(
                 reader,
                 chunks,
                 ranks=ranks,
-                randomness=Randomness(seed=seed, step=step),
+                randomness=ChunkRandomness(seed=seed, step=step),
                 keep_chunks=runtime.keep_chunks,
                 batch_scale=optim.batch_scale,
-                on_backward=synchronise,
+                on_backward=set_gradient_sync,
             )
             break
-        except Redo:
+        except RedoStep:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
     if len(chunks) > before:
-        complain(
+        warn(
             f"step {step}: out of memory, so {before} chunks were cut to {len(chunks)}; the objective is the same, "
             "dropout drew other masks; a smaller runtime.chunk_tokens avoids it"
         )
@@ -224,9 +224,9 @@ def gradients(
     return terms
 
 
-def prefetched(
-    batches: Batches, method: Method, form: Format, ranks: Ranks, runtime: Runtime, steps: range
-) -> Iterator[Step]:
+def prefetch_steps(
+    batches: BatchSource, method: Method, form: Format, ranks: Ranks, runtime: Runtime, steps: range
+) -> Iterator[PreparedStep]:
     """The steps' chunks, each tokenized and packed in the background while the one before is computed."""
 
     def prepare(step: int) -> tuple[list[str], list[PackedBatch], int]:
@@ -234,8 +234,8 @@ def prefetched(
         try:
             chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
         except ValueError as error:
-            raise ValueError(f"step {step}{culprit(batches, step, rows, method, form)}: {error}") from error
-        return batches.ids(step), ranks.deal(chunks, first=step == 0), sum(map(len, chunks))
+            raise ValueError(f"step {step}{find_bad_row(batches, step, rows, method, form)}: {error}") from error
+        return batches.row_ids(step), ranks.distribute_chunks(chunks, first=step == 0), sum(map(len, chunks))
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         ahead = pool.submit(prepare, steps[0]) if steps else None
@@ -244,12 +244,12 @@ def prefetched(
             ids, chunks, tokens = ahead.result()
             waited = time.perf_counter() - start
             ahead = pool.submit(prepare, step + 1) if step + 1 in steps else None
-            yield Step(ids=ids, chunks=chunks, tokens=tokens, waited=waited)
+            yield PreparedStep(ids=ids, chunks=chunks, tokens=tokens, waited=waited)
 
 
-def culprit(batches: Batches, step: int, rows: list[Row], method: Method, form: Format) -> str:
+def find_bad_row(batches: BatchSource, step: int, rows: list[TrainingRow], method: Method, form: Format) -> str:
     """The first row of a step that makes no sequences on its own: its place in the data and how it begins."""
-    for place, row in zip(batches.ids(step), rows, strict=True):
+    for place, row in zip(batches.row_ids(step), rows, strict=True):
         try:
             method.sequences([row], form)
         except ValueError:
@@ -257,9 +257,9 @@ def culprit(batches: Batches, step: int, rows: list[Row], method: Method, form: 
     return ""
 
 
-def padding(chunks: list[PackedBatch], ranks: Ranks, tokens: int) -> float:
+def padding_factor(chunks: list[PackedBatch], ranks: Ranks, tokens: int) -> float:
     """Computed tokens over real tokens: 1 but for the chunks that even the ranks' counts under FSDP."""
-    return ranks.total({"computed": sum(map(len, chunks))})["computed"] / tokens if ranks.lockstep else 1.0
+    return ranks.sum_counts({"computed": sum(map(len, chunks))})["computed"] / tokens if ranks.lockstep else 1.0
 
 
 def peak_memory() -> float:

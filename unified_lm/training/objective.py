@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unified_lm.methods.base import Method, Reading, Vectors, weights_at
+from unified_lm.methods.base import ChunkOutput, Method, Vectors, weights_at
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
 from unified_lm.training.distributed import Ranks, is_filler
-from unified_lm.training.sparse_embedding_gradient import keep_dense, rowwise
+from unified_lm.training.sparse_embedding_gradient import densify_gradient, sparse_embedding_gradient
 
-Feed = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
+VectorGradients = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order, the gradient of each row's vector)
 
 
-class Reader(nn.Module):
+class TrainingModule(nn.Module):
     """The one module that is called: everything with parameters runs inside its forward, which is what FSDP shards.
 
     `anchored`: every forward ends in a zero that hangs on all states and parameters, so that a chunk without objective
@@ -43,11 +43,11 @@ class Reader(nn.Module):
     def embedding(self) -> nn.Module:
         return self.model.backbone.get_input_embeddings()
 
-    def forward(self, batch: PackedBatch, tokens: bool = True) -> Reading:
+    def forward(self, batch: PackedBatch, tokens: bool = True) -> ChunkOutput:
         filler = is_filler(batch)
-        with rowwise(self.embedding, on=not self.anchored):
+        with sparse_embedding_gradient(self.embedding, on=not self.anchored):
             states = self.model.states(batch)
-            reading = Reading() if filler else self.method.read(states, batch, self.model, tokens=tokens)
+            reading = ChunkOutput() if filler else self.method.read(states, batch, self.model, tokens=tokens)
         if not self.anchored:
             return reading
         if filler and getattr(self.method, "second_forward", False):
@@ -55,27 +55,27 @@ class Reader(nn.Module):
         inside = {id(p) for p in self.model.backbone.base_model.parameters()}
         outside = [p for p in self.model.parameters() if p.requires_grad and id(p) not in inside]
         anchor = sum((p.sum() for p in outside), start=states.sum()) * 0
-        return Reading(vectors=reading.vectors, sums=reading.sums, anchor=anchor)
+        return ChunkOutput(vectors=reading.vectors, token_sums=reading.token_sums, anchor=anchor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Randomness:
+class ChunkRandomness:
     """What a chunk's forward draws from: dropout depends on nothing but the seed, the step and the chunk's name."""
 
     seed: int
     step: int
 
-    def key(self, chunk: str) -> None:
+    def seed_chunk(self, chunk: str) -> None:
         """Seed torch's generators for one chunk."""
         text = f"{self.seed}/{self.step}/{chunk}".encode()
         torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little"))
 
 
-class Redo(RuntimeError):
+class RedoStep(RuntimeError):
     """A rank ran out of memory after its first backward and cut that chunk: every rank redoes the step."""
 
 
-class TooLarge(RuntimeError):
+class ChunkTooLarge(RuntimeError):
     """A device ran out of memory in a chunk that cannot be cut while other ranks wait in lockstep."""
 
     def __init__(self, tokens: int) -> None:
@@ -85,7 +85,7 @@ class TooLarge(RuntimeError):
         )
 
 
-def halved(chunk: PackedBatch) -> list[PackedBatch]:
+def halve_chunk(chunk: PackedBatch) -> list[PackedBatch]:
     """A chunk as two, cut between sequences near its middle.
 
     Raises `ValueError` for a chunk of one sequence: nothing can be cut.
@@ -100,12 +100,12 @@ def halved(chunk: PackedBatch) -> list[PackedBatch]:
     return [collate(part, f"{chunk.index}.{n}").to(chunk.tokens.device) for n, part in enumerate(parts)]
 
 
-def accumulate(
-    reader: nn.Module,
+def accumulate_gradients(
+    module: nn.Module,
     chunks: list[PackedBatch],
     *,
     ranks: Ranks,
-    randomness: Randomness,
+    randomness: ChunkRandomness,
     keep_chunks: int = 1,
     batch_scale: float = 1.0,
     on_backward: Callable[[nn.Module, bool], None] = lambda reader, last: None,
@@ -115,18 +115,18 @@ def accumulate(
     The first `keep_chunks` graphs are kept from the first pass (one costs no memory that a second forward would not).
     `batch_scale` multiplies the batch-level terms (1 is exact). `on_backward(reader, last)` is called before each
     backward. A chunk that does not fit the device is halved in place in `chunks`: in the first pass at once, later by
-    raising `Redo` on every rank, since gradients were added already. In lockstep it cannot be: `TooLarge`.
+    raising `RedoStep` on every rank, since gradients were added already. In lockstep it cannot be: `ChunkTooLarge`.
     """
-    method: Method = reader.method
+    method: Method = module.method
     weights = weights_at(method, randomness.step)
     counts: dict[str, int | float] = {}
     for chunk in chunks:
         for name, count in ({} if is_filler(chunk) else method.counts(chunk)).items():
             counts[name] = counts.get(name, 0) + count
-    totals = ranks.total(counts)
+    totals = ranks.sum_counts(counts)
 
-    held, kept = first_pass(reader, chunks, ranks, randomness, keep_chunks)
-    whole = ranks.gather(reading.vectors for reading in held.values())
+    held, kept = first_pass(module, chunks, ranks, randomness, keep_chunks)
+    whole = ranks.gather_vectors(reading.vectors for reading in held.values())
     feed, values = vector_gradients(method, weights, whole, batch_scale)
 
     sums: dict[str, float] = {}
@@ -135,45 +135,45 @@ def accumulate(
         reading = held.pop(n, None)
         try:
             if n not in kept:
-                randomness.key(chunk.index)
-                reading = reader(chunk, tokens=True)
-            on_backward(reader, n == len(chunks) - 1)
-            backward(reading, feed, weights, totals)
-            keep_dense(reader.embedding)
+                randomness.seed_chunk(chunk.index)
+                reading = module(chunk, tokens=True)
+            on_backward(module, n == len(chunks) - 1)
+            backward_chunk(reading, feed, weights, totals)
+            densify_gradient(module.embedding)
         except torch.OutOfMemoryError as error:
             if ranks.lockstep:
-                raise TooLarge(len(chunk)) from error
+                raise ChunkTooLarge(len(chunk)) from error
             failed = n
             break
-        for name, value in reading.sums.items():
+        for name, value in reading.token_sums.items():
             sums[name] = sums.get(name, 0.0) + float(value.detach()) / totals[name]
-    if ranks.any(failed is not None)[0]:
+    if ranks.any_rank(failed is not None)[0]:
         if failed is not None:
-            chunks[failed : failed + 1] = halved(chunks[failed])
-        raise Redo
-    return {name: float(value) for name, value in values.items()} | ranks.total(sums)
+            chunks[failed : failed + 1] = halve_chunk(chunks[failed])
+        raise RedoStep
+    return {name: float(value) for name, value in values.items()} | ranks.sum_counts(sums)
 
 
 def first_pass(
-    reader: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: Randomness, keep_chunks: int
-) -> tuple[dict[int, Reading], set[int]]:
+    module: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: ChunkRandomness, keep_chunks: int
+) -> tuple[dict[int, ChunkOutput], set[int]]:
     """Readings of the chunks that have vectors, and which of them keep their graph (and hold their token sums)."""
-    roles = reader.method.roles
-    held: dict[int, Reading] = {}
+    roles = module.method.roles
+    held: dict[int, ChunkOutput] = {}
     kept: set[int] = set()
     n = 0
     while n < len(chunks):
         if roles and (ranks.lockstep or any(s.role.startswith(roles) for s in chunks[n].sequences)):
             keep = len(kept) < keep_chunks
-            randomness.key(chunks[n].index)
+            randomness.seed_chunk(chunks[n].index)
             try:
                 with torch.set_grad_enabled(keep):
-                    held[n] = reader(chunks[n], tokens=keep)
+                    held[n] = module(chunks[n], tokens=keep)
                 kept |= {n} if keep else set()
             except torch.OutOfMemoryError as error:
                 if ranks.lockstep:
-                    raise TooLarge(len(chunks[n])) from error
-                chunks[n : n + 1] = halved(chunks[n])
+                    raise ChunkTooLarge(len(chunks[n])) from error
+                chunks[n : n + 1] = halve_chunk(chunks[n])
                 continue
         n += 1
     return held, kept
@@ -181,7 +181,7 @@ def first_pass(
 
 def vector_gradients(
     method: Method, weights: Mapping[str, float], whole: dict[str, Vectors], batch_scale: float
-) -> tuple[Feed, dict[str, Tensor]]:
+) -> tuple[VectorGradients, dict[str, Tensor]]:
     """Gradient of the weighted batch-level terms for every gathered vector, and the terms' values."""
     leaves = {
         name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.requires_grad_()) for name, v in whole.items()
@@ -196,7 +196,9 @@ def vector_gradients(
     return feed, {name: term.detach() for name, term in terms.items()}
 
 
-def backward(reading: Reading, feed: Feed, weights: Mapping[str, float], counts: Mapping[str, int | float]) -> None:
+def backward_chunk(
+    reading: ChunkOutput, feed: VectorGradients, weights: Mapping[str, float], counts: Mapping[str, int | float]
+) -> None:
     """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
     roots, seeds = [], []
     for name, vectors in reading.vectors.items():
@@ -204,7 +206,7 @@ def backward(reading: Reading, feed: Feed, weights: Mapping[str, float], counts:
             rows, grads = feed[name]
             roots.append(vectors.values)
             seeds.append(grads[torch.searchsorted(rows, vectors.rows)])
-    for name, value in reading.sums.items():
+    for name, value in reading.token_sums.items():
         if value.requires_grad:
             roots.append(value)
             seeds.append(torch.full_like(value, weights[name] / counts[name]))

@@ -68,7 +68,7 @@ class Optim:
     def last_step(self) -> int:
         return self.stop_after or self.steps
 
-    def factor(self, step: int) -> float:
+    def learning_rate_factor(self, step: int) -> float:
         """Share of the peak learning rate that step number `step` (from 0) uses."""
         warmup = round(self.warmup * self.steps) if self.warmup < 1 else int(self.warmup)
         if step < warmup:
@@ -79,7 +79,7 @@ class Optim:
         left = 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
         return self.floor + (1 - self.floor) * left
 
-    def build(self, model: UnifiedLM) -> torch.optim.AdamW:
+    def build_optimizer(self, model: UnifiedLM) -> torch.optim.AdamW:
         """AdamW over the trainable parameters; the backbone and the new parts (slots, heads) are groups of their own.
 
         Raises `ValueError` where nothing is trainable.
@@ -97,14 +97,14 @@ class Optim:
             raise ValueError("nothing is trainable: choose another trainable=, or a method with slots")
         options = {"betas": tuple(self.betas), "eps": self.eps, "weight_decay": self.weight_decay}
         if self.states == "8bit":
-            return eight_bit()(groups, lr=self.learning_rate, **options)
+            return load_adamw_8bit()(groups, lr=self.learning_rate, **options)
         fused = all(p.dtype == torch.float32 and type(p) is nn.Parameter for g in groups for p in g["params"])
         return torch.optim.AdamW(groups, lr=self.learning_rate, fused=fused, **options)
 
-    def prepare(self, optimizer: torch.optim.Optimizer, step: int) -> float:
+    def set_learning_rates(self, optimizer: torch.optim.Optimizer, step: int) -> float:
         """Set every group's learning rate for a step; returns the backbone's (or the first group's)."""
         for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * self.factor(step)
+            group["lr"] = group["peak"] * self.learning_rate_factor(step)
         return optimizer.param_groups[0]["lr"]
 
     def clip_gradients(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
@@ -117,7 +117,7 @@ class Optim:
         return norms
 
 
-def eight_bit() -> type[torch.optim.Optimizer]:
+def load_adamw_8bit() -> type[torch.optim.Optimizer]:
     """AdamW with 8-bit states.
 
     Raises `ValueError` without a CUDA GPU or without bitsandbytes.

@@ -14,7 +14,7 @@ from torch import nn
 
 
 @contextmanager
-def rowwise(embedding: nn.Module, on: bool = True) -> Iterator[None]:
+def sparse_embedding_gradient(embedding: nn.Module, on: bool = True) -> Iterator[None]:
     """Forwards inside give the rows that they look up as the embedding's gradient, where it is on a CPU."""
     if not (on and isinstance(embedding, nn.Embedding) and embedding.weight.device.type == "cpu"):
         yield
@@ -26,7 +26,7 @@ def rowwise(embedding: nn.Module, on: bool = True) -> Iterator[None]:
         embedding.sparse = before
 
 
-def keep_dense(embedding: nn.Module) -> None:
+def densify_gradient(embedding: nn.Module) -> None:
     """To be called after a backward: a gradient of rows alone becomes the matrix that later rows are added to."""
     weight = embedding.weight
     if weight.grad is not None and weight.grad.layout is not torch.strided:

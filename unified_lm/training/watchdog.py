@@ -27,11 +27,11 @@ class Watchdog:
 
     folder: Path
     vocabulary: int
-    complain: Callable[[str], None]
+    warn: Callable[[str], None]
     patience: int = 5
     zeros: dict[str, int] = field(default_factory=dict)
 
-    def look(
+    def check_step(
         self, step: int, loss: float, terms: Mapping[str, float], norms: Mapping[str, float], ids: list[str]
     ) -> None:
         """Raises `Diverged` naming the step, the reason, the batch's rows (`ids`: where each stands in the data) and
@@ -52,14 +52,14 @@ class Watchdog:
                 )
         if step == 0 and terms.get("generative", 0.0) > math.log(self.vocabulary):
             chance = math.log(self.vocabulary)
-            self.complain(
+            self.warn(
                 f"the first next-token loss is {terms['generative']:.2f}, above ln V = {chance:.2f}: a pretrained "
                 "decoder starts far below it, so its weights may not have been loaded"
             )
 
 
 @contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
+def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     """Tells whether SIGTERM or SIGUSR1 has come, instead of dying from it."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

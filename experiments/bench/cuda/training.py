@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from experiments.bench.cuda.shapes import Measured, Shape, peer, seconds, shares, texts
 from experiments.bench.material import CAUSAL, PLAIN
 from experiments.bench.training import SLOTS, TEMPERATURE, apart, cached, gradient, step, three_forwards
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.flops import training_flops
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.ulme import Ulme
@@ -21,7 +21,7 @@ from unified_lm.packing import PackedBatch, collate, pack
 from unified_lm.prompts.template import Format
 from unified_lm.trainable import Lora
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 from unified_lm.training.optimizer import Optim
 
 CONTRASTIVE = Contrastive(temperature=TEMPERATURE, symmetric=False, readout="mean")
@@ -75,12 +75,12 @@ def form_of(tokenizer: PreTrainedTokenizerBase, slots: int = 0) -> Format:
     )
 
 
-def rows(shape: Shape, tokens: int) -> list[Row]:
+def rows(shape: Shape, tokens: int) -> list[TrainingRow]:
     """Queries with documents of about `tokens` tokens in all, and answers."""
     smaller = replace(shape, tokens=tokens)
     documents, answers = (texts(smaller, "passages", seed) for seed in (3, 4))
     queries = texts(shape, "queries", 5)
-    return [Row(query=q, positive=d, answer=a) for q, d, a in zip(queries, documents, answers, strict=False)]
+    return [TrainingRow(query=q, positive=d, answer=a) for q, d, a in zip(queries, documents, answers, strict=False)]
 
 
 def measured(
@@ -113,20 +113,20 @@ def updated(model: UnifiedLM) -> tuple[str, Callable[[Callable[[], object]], Non
     options = {"steps": 1000, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "betas": (0.9, 0.999)}
     recipe = Optim(learning_rate=1e-5, eps=1e-8, clip=1.0, slots_ratio=1.0, **options)
     try:
-        optimizer, name = replace(recipe, states="8bit").build(model), "AdamW with 8-bit states"
+        optimizer, name = replace(recipe, states="8bit").build_optimizer(model), "AdamW with 8-bit states"
     except ValueError:
-        optimizer, name = recipe.build(model), "AdamW"
+        optimizer, name = recipe.build_optimizer(model), "AdamW"
 
     def update(run: Callable[[], object]) -> None:
         run()
-        recipe.prepare(optimizer, 0)
+        recipe.set_learning_rates(optimizer, 0)
         recipe.clip_gradients(optimizer)
         optimizer.step()
 
     return name, update
 
 
-def beside(shape: Shape, model: UnifiedLM, form: Format, pairs: list[Row], repeats: int) -> Iterator[Measured]:
+def beside(shape: Shape, model: UnifiedLM, form: Format, pairs: list[TrainingRow], repeats: int) -> Iterator[Measured]:
     """sentence-transformers' cached loss on the same texts and weights, by tokens and by count."""
     other, how = peer(model)
     sides = [[row.query for row in pairs], [row.positive for row in pairs]]
@@ -181,7 +181,7 @@ def weighted(terms: dict[str, float]) -> float:
     return sum(ULME.weights[name] * value for name, value in terms.items())
 
 
-def three_packed(model: UnifiedLM, form: Format, few: list[Row]) -> dict[str, float]:
+def three_packed(model: UnifiedLM, form: Format, few: list[TrainingRow]) -> dict[str, float]:
     """The same objective with a query read once for its vectors and once more in front of its answer."""
     model.zero_grad(set_to_none=True)
     queries = form.queries([row.query for row in few])
@@ -192,5 +192,7 @@ def three_packed(model: UnifiedLM, form: Format, few: list[Row]) -> dict[str, fl
         collate([replace(s, row=i, role=role) for i, s in enumerate(part)], role).to(model.device)
         for role, part in parts.items()
     ]
-    randomness = Randomness(seed=0, step=0)
-    return accumulate(Reader(model, ULME), chunks, ranks=Ranks(), randomness=randomness, keep_chunks=len(chunks))
+    randomness = ChunkRandomness(seed=0, step=0)
+    return accumulate_gradients(
+        TrainingModule(model, ULME), chunks, ranks=Ranks(), randomness=randomness, keep_chunks=len(chunks)
+    )

@@ -15,28 +15,31 @@ import pyarrow.parquet as pq
 import pytest
 
 from unified_lm.data.files import Files
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 SHAPES = {
     "pos_neg": (
         {"query": "q", "pos": ["p", "p2"], "neg": ["n1", "n2"], "prompt": "find"},
-        Row(query="q", instruction="find", positive="p", negatives=("n1", "n2")),
+        TrainingRow(query="q", instruction="find", positive="p", negatives=("n1", "n2")),
     ),
     "instruction pairs": (
         {"query": ["find", "q"], "pos": [["", "p"]], "neg": [["", "n"]]},
-        Row(query="q", instruction="find", positive="p", negatives=("n",)),
+        TrainingRow(query="q", instruction="find", positive="p", negatives=("n",)),
     ),
     "positive_negative": (
         {"query": "q", "positive": "p", "negative": "n"},
-        Row(query="q", positive="p", negatives=("n",)),
+        TrainingRow(query="q", positive="p", negatives=("n",)),
     ),
-    "no negative": ({"query": "q", "positive": "p"}, Row(query="q", positive="p")),
-    "anchor": ({"anchor": "q", "positive": "p", "negative": "n"}, Row(query="q", positive="p", negatives=("n",))),
+    "no negative": ({"query": "q", "positive": "p"}, TrainingRow(query="q", positive="p")),
+    "anchor": (
+        {"anchor": "q", "positive": "p", "negative": "n"},
+        TrainingRow(query="q", positive="p", negatives=("n",)),
+    ),
     "passages": (
         {"query": "q", "positive_passages": [{"title": "t", "text": "p"}], "negative_passages": [{"text": "n"}]},
-        Row(query="q", positive="t p", negatives=("n",)),
+        TrainingRow(query="q", positive="t p", negatives=("n",)),
     ),
     "messages": (
         {
@@ -48,26 +51,26 @@ SHAPES = {
                 {"role": "assistant", "content": "a2"},
             ]
         },
-        Row(query="u2", answer="a2", history=(("system", "s"), ("user", "u1"), ("assistant", "a1"))),
+        TrainingRow(query="u2", answer="a2", history=(("system", "s"), ("user", "u1"), ("assistant", "a1"))),
     ),
     "conversations": (
         {"conversations": [{"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}]},
-        Row(query="u", answer="a"),
+        TrainingRow(query="u", answer="a"),
     ),
-    "prompt_response": ({"prompt": "u", "response": "a"}, Row(query="u", answer="a")),
-    "prompt_completion": ({"prompt": "u", "completion": "a"}, Row(query="u", answer="a")),
-    "question_answer": ({"question": "u", "answer": "a"}, Row(query="u", answer="a")),
+    "prompt_response": ({"prompt": "u", "response": "a"}, TrainingRow(query="u", answer="a")),
+    "prompt_completion": ({"prompt": "u", "completion": "a"}, TrainingRow(query="u", answer="a")),
+    "question_answer": ({"question": "u", "answer": "a"}, TrainingRow(query="u", answer="a")),
     "instruction_output": (
         {"instruction": "do", "input": "this", "output": "a"},
-        Row(query="do\n\nthis", answer="a"),
+        TrainingRow(query="do\n\nthis", answer="a"),
     ),
-    "no input": ({"instruction": "do", "input": "", "output": "a"}, Row(query="do", answer="a")),
+    "no input": ({"instruction": "do", "input": "", "output": "a"}, TrainingRow(query="do", answer="a")),
     "instances": (
         {"instruction": "do", "instances": [{"input": "this", "output": "a"}]},
-        Row(query="do\n\nthis", answer="a"),
+        TrainingRow(query="do\n\nthis", answer="a"),
     ),
-    "alternating": ({"text": ["u", "a"]}, Row(query="u", answer="a")),
-    "text": ({"text": "plain"}, Row(text="plain")),
+    "alternating": ({"text": ["u", "a"]}, TrainingRow(query="u", answer="a")),
+    "text": ({"text": "plain"}, TrainingRow(text="plain")),
 }
 
 
@@ -87,8 +90,8 @@ def test_a_row_is_read_alike_from_every_kind_of_file(shape: str, name: str, tmp_
     if name.endswith("parquet") and shape == "instruction pairs":
         record = {**record, "pos": [["", "p"]]}
     (found,) = Files(path=str(written(name, record, tmp_path))).rows()
-    assert found == Row(
-        **{field: getattr(row, field) for field in Row.__dataclass_fields__ if field != "source"}, source="data"
+    assert found == TrainingRow(
+        **{field: getattr(row, field) for field in TrainingRow.__dataclass_fields__ if field != "source"}, source="data"
     )
 
 
@@ -126,9 +129,9 @@ def test_several_positives_give_the_first_or_a_row_each(json_lines: Callable[...
 
 def test_a_conversation_gives_its_last_answer_or_a_row_an_answer(json_lines: Callable[..., Path]) -> None:
     path = str(json_lines("data.jsonl", {"text": ["u1", "a1", "u2", "a2", "u3"]}))
-    last = Row(query="u2", answer="a2", history=(("user", "u1"), ("assistant", "a1")), source="data")
+    last = TrainingRow(query="u2", answer="a2", history=(("user", "u1"), ("assistant", "a1")), source="data")
     assert list(Files(path=path).rows()) == [last]
-    assert list(Files(path=path, turns="each").rows()) == [Row(query="u1", answer="a1", source="data"), last]
+    assert list(Files(path=path, turns="each").rows()) == [TrainingRow(query="u1", answer="a1", source="data"), last]
 
 
 def test_what_documents_are_instructed_is_dropped_and_counted_or_put_before_them(
@@ -150,7 +153,7 @@ def test_columns_of_any_name_can_be_read(json_lines: Callable[..., Path]) -> Non
     record = {"task": "t", "user_query": "q", "good": "p", "bad": "n", "reply": "a"}
     columns = {"instruction": "task", "query": "user_query", "positive": "good", "negatives": "bad", "answer": "reply"}
     (row,) = Files(path=str(json_lines("data.jsonl", record)), columns=columns).rows()
-    assert row == Row(instruction="t", query="q", positive="p", negatives=("n",), answer="a", source="data")
+    assert row == TrainingRow(instruction="t", query="q", positive="p", negatives=("n",), answer="a", source="data")
 
 
 GOOD = {"query": "q", "pos": ["p"], "neg": ["n"]}

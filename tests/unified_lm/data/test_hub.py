@@ -13,8 +13,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
-from unified_lm.data.hub import HubDataset, commit
-from unified_lm.data.rows import Row
+from unified_lm.data.hub import HubDataset, full_commit
+from unified_lm.data.rows import TrainingRow
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -37,7 +37,7 @@ def hub(**options: Any) -> HubDataset:
 def test_a_mirror_is_read_like_the_hub(mirror: Path) -> None:
     rows = hub(data_mirror=str(mirror), every=2, limit=2).rows()
     assert list(rows) == [
-        Row(query=f"q{number}", positive="p", negatives=("n",), source="questions") for number in (0, 2)
+        TrainingRow(query=f"q{number}", positive="p", negatives=("n",), source="questions") for number in (0, 2)
     ]
     assert len(hub(data_mirror=str(mirror), split="train[:3]").rows()) == 3
 
@@ -109,10 +109,10 @@ def test_the_first_digits_of_a_commit_are_looked_up_on_the_hub(monkeypatch: pyte
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
         monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        assert commit("someone/questions", REVISION[:7]) == REVISION
+        assert full_commit("someone/questions", REVISION[:7]) == REVISION
         for digits, count in (("abcdef0", 2), ("7654321", 0)):
             with pytest.raises(ValueError, match=f"{count} of the 3 commits of someone/questions begin with {digits}"):
-                commit("someone/questions", digits)
+                full_commit("someone/questions", digits)
             with pytest.raises(ValueError, match=r"cannot read someone/questions@.*give all 40 digits"):
                 hub(revision=digits).rows()
 
@@ -133,7 +133,7 @@ def test_a_hub_that_does_not_answer_is_told_with_the_way_out(
 
 
 def test_a_commit_with_all_digits_is_not_looked_up() -> None:
-    assert commit("someone/questions", REVISION) == REVISION
+    assert full_commit("someone/questions", REVISION) == REVISION
 
 
 def test_without_hub_and_mirror_the_error_names_the_way_out(mirror: Path) -> None:

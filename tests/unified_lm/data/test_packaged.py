@@ -16,11 +16,11 @@ import pytest
 from unified_lm.data.packaged import corpus
 from unified_lm.data.packaged import documentation as extraction
 from unified_lm.data.packaged.corpus import held_out_objects, training_objects
-from unified_lm.data.packaged.documentation import DocumentedObject, documented_objects, extract
-from unified_lm.data.packaged.near_duplicates import near_duplicates
-from unified_lm.data.packaged.prose import masked
+from unified_lm.data.packaged.documentation import DocumentedObject, documented_objects, extract_objects
+from unified_lm.data.packaged.near_duplicates import find_near_duplicates
+from unified_lm.data.packaged.prose import mask_names
 from unified_lm.data.packaged.source import HELD_OUT_PACKAGES, TRAINING_PACKAGES, PackagedText
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 
 KINDS: list[dict[str, Any]] = [
     {"kind": "pairs"},
@@ -31,17 +31,17 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def said(row: Row) -> list[str]:
+def said(row: TrainingRow) -> list[str]:
     return [text for text in (row.query, row.positive, *row.negatives, row.answer, row.text) if text]
 
 
 def test_nothing_scored_was_trained_on_not_even_nearly() -> None:
-    scored = sorted({text for found in held_out_objects() for text in corpus.texts(found)})
+    scored = sorted({text for found in held_out_objects() for text in corpus.object_texts(found)})
     trained = sorted(
         {text for kind in KINDS for row in PackagedText(split="train", **kind).rows() for text in said(row)}
     )
     assert len(scored) > 5000 and len(trained) > 10000
-    near = {pair.scored for pair in near_duplicates(scored, trained)}
+    near = {pair.scored for pair in find_near_duplicates(scored, trained)}
     assert len(near) < 0.005 * len(scored)
 
 
@@ -63,7 +63,7 @@ def test_what_nearly_repeats_a_scored_text_is_not_trained_on() -> None:
             ("other", "It returns two of everything that was ever put into it."),
         )
     )
-    assert corpus.apart([repeated, other], [scored]) == [other]
+    assert corpus.drop_near_duplicates([repeated, other], [scored]) == [other]
 
 
 def test_the_splits_share_no_package() -> None:
@@ -115,9 +115,9 @@ def test_documents_have_no_def_line_and_no_docstring_and_do_not_repeat_their_que
 
 def test_no_two_objects_say_the_same_names_aside() -> None:
     for objects in (held_out_objects(), training_objects()):
-        descriptions = Counter(masked(found.description) for found in objects)
+        descriptions = Counter(mask_names(found.description) for found in objects)
         codes = Counter(found.code for found in objects if found.code)
-        paragraphs = Counter(masked(text) for found in objects for text in found.paragraphs)
+        paragraphs = Counter(mask_names(text) for found in objects for text in found.paragraphs)
         assert {max(count.values()) for count in (descriptions, codes, paragraphs)} == {1}
 
 
@@ -225,14 +225,14 @@ def test_packages_are_read_without_being_imported(tmp_path: Path, monkeypatch: p
         'def f():\n    """Help the tests of this package to run."""'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert [found.qualname for found in extract(["loud"])][:2] == ["shown", "Thing"]
-    assert {found.module.partition(".")[0] for found in extract(["loud"])} == {"loud"}
+    assert [found.qualname for found in extract_objects(["loud"])][:2] == ["shown", "Thing"]
+    assert {found.module.partition(".")[0] for found in extract_objects(["loud"])} == {"loud"}
     assert "loud" not in sys.modules
 
 
 def test_a_package_that_is_not_installed_is_an_error_that_names_it() -> None:
     with pytest.raises(ValueError, match="pip install no_such_package"):
-        extract(["no_such_package"])
+        extract_objects(["no_such_package"])
 
 
 def test_fingerprints_need_neither_text_nor_tensors() -> None:

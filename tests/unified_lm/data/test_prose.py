@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unified_lm.data.packaged.prose import first_sentence, masked, prose, without_markup
+from unified_lm.data.packaged.prose import first_sentence, mask_names, parse_docstring, without_markup
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_sentence_ends_where_a_reader_would_end_it(paragraph: str, sentence: s
 
 
 def test_copies_that_differ_in_a_name_are_equal_when_masked() -> None:
-    assert masked("Builds a BertModel from `config`.") == masked("builds a RobertaModel from `configuration`")
-    assert masked("Builds a BertModel.") != masked("Builds a large BertModel.")
+    assert mask_names("Builds a BertModel from `config`.") == mask_names("builds a RobertaModel from `configuration`")
+    assert mask_names("Builds a BertModel.") != mask_names("Builds a large BertModel.")
 
 
 DOCSTRING = """norm(x, ord=None)
@@ -67,7 +67,7 @@ DOCSTRING = """norm(x, ord=None)
 
 
 def test_a_docstring_gives_its_first_sentence_and_the_prose_before_its_sections() -> None:
-    said = prose(DOCSTRING)
+    said = parse_docstring(DOCSTRING)
     assert said is not None
     assert said.description == "Return the norm of a vector or of a matrix."
     assert said.paragraphs == (
@@ -80,7 +80,7 @@ def test_a_docstring_gives_its_first_sentence_and_the_prose_before_its_sections(
     "section", ["Args:", "Returns:", "Examples::", ">>> norm(1)", ":param x: it", "```python", "## Use"]
 )
 def test_text_after_a_section_is_no_prose(section: str) -> None:
-    said = prose(f"Return the norm of a vector.\n\n{section}\n\nThis is a sentence of the section itself.")
+    said = parse_docstring(f"Return the norm of a vector.\n\n{section}\n\nThis is a sentence of the section itself.")
     assert said is not None and said.paragraphs == ()
 
 
@@ -100,4 +100,4 @@ def test_text_after_a_section_is_no_prose(section: str) -> None:
     ],
 )
 def test_docstrings_that_say_too_little_are_left_out(docstring: str) -> None:
-    assert prose(docstring) is None
+    assert parse_docstring(docstring) is None

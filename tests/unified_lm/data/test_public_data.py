@@ -29,7 +29,7 @@ def source(folder: Path, name: str, pattern: str = "") -> Files:
 
 def test_bge_training_files_are_read_whole(public_data: Path) -> None:
     rows = source(public_data, "bge-finetune-examples").rows()
-    assert len(rows) == 80 and len(set(rows.sources)) == 8
+    assert len(rows) == 80 and len(set(rows.source_names)) == 8
     assert all(row.instruction and row.positive and row.negatives for row in rows)
 
 

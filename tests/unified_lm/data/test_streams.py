@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from unified_lm.data.files import Files
-from unified_lm.data.order import Cut, permutation
-from unified_lm.data.rows import Row
+from unified_lm.data.order import BatchCut, keyed_permutation
+from unified_lm.data.rows import TrainingRow
 from unified_lm.data.sources import Given
 from unified_lm.data.streams import Batches, Stream, Streams
 
 
 def data_set(name: str, size: int) -> Given:
-    return Given(examples=[Row(query=f"{name} {number}", positive="p") for number in range(size)], name=name)
+    return Given(examples=[TrainingRow(query=f"{name} {number}", positive="p") for number in range(size)], name=name)
 
 
 def streams(data_seed: int = 0, sizes: tuple[int, ...] = (40, 24, 8), **options: Any) -> Streams:
@@ -49,11 +49,11 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
 def test_short_batches_keep_every_row_and_dropped_ones_lose_only_an_incomplete_rest(homogeneous: float) -> None:
     options: dict[str, Any] = {"sizes": (41, 23, 7), "homogeneous": homogeneous}
     short = streams(incomplete="short", **options).load()
-    steps = short.streams["embedding"].batches_an_epoch
+    steps = short.streams["embedding"].batches_per_epoch
     seen = [query for step in range(steps) for query in queries(short, step)]
     assert len(seen) == len(set(seen)) == 71
     dropped = streams(incomplete="drop", **options).load()
-    steps = dropped.streams["embedding"].batches_an_epoch
+    steps = dropped.streams["embedding"].batches_per_epoch
     assert {len(queries(dropped, step)) for step in range(steps)} == {8}
     assert steps == (7 if homogeneous == 1 else 8)  # 5 + 2 + 0 batches of one data set, or 71 // 8
 
@@ -64,7 +64,7 @@ def test_short_batches_keep_every_row_and_dropped_ones_lose_only_an_incomplete_r
 def test_the_asked_share_of_batches_is_of_one_data_set_in_proportion_to_its_size(
     homogeneous: float, alone: list[int]
 ) -> None:
-    assert Cut(rows=8, homogeneous=homogeneous, incomplete="drop").alone([40, 24, 8]) == alone
+    assert BatchCut(rows=8, homogeneous=homogeneous, incomplete="drop").homogeneous_counts([40, 24, 8]) == alone
     batches = streams(homogeneous=homogeneous).load()
     found = [{row.source for row in batches.batch(step)} for step in range(9)]
     assert sum(len(names) == 1 for names in found) >= sum(alone)
@@ -75,10 +75,10 @@ def test_the_asked_share_of_batches_is_of_one_data_set_in_proportion_to_its_size
 @pytest.mark.parametrize("homogeneous", [0.0, 0.2, 0.7, 1.0])
 def test_the_length_of_an_epoch_is_known_without_laying_it_out(homogeneous: float, incomplete: str) -> None:
     for seed in range(20):
-        sizes = (permutation(30, seed)[:4]).tolist()
-        cut = Cut(rows=7, homogeneous=homogeneous, incomplete=incomplete)
-        groups = [permutation(size, seed, number) for number, size in enumerate(sizes)]
-        assert len(cut.epoch(groups, seed)) == cut.length(sizes)
+        sizes = (keyed_permutation(30, seed)[:4]).tolist()
+        cut = BatchCut(rows=7, homogeneous=homogeneous, incomplete=incomplete)
+        groups = [keyed_permutation(size, seed, number) for number, size in enumerate(sizes)]
+        assert len(cut.epoch_batches(groups, seed)) == cut.batches_per_epoch(sizes)
 
 
 def test_batches_do_not_depend_on_what_was_asked_before() -> None:
@@ -102,7 +102,7 @@ def test_a_fresh_process_sees_the_same_rows_at_the_same_step() -> None:
 
 
 def test_the_order_is_pinned_so_that_no_library_changes_it() -> None:
-    assert permutation(8, 0, "embedding", 0).tolist() == [2, 4, 7, 5, 0, 6, 1, 3]
+    assert keyed_permutation(8, 0, "embedding", 0).tolist() == [2, 4, 7, 5, 0, 6, 1, 3]
 
 
 def test_the_data_seed_decides_the_order() -> None:
@@ -118,7 +118,7 @@ def test_streams_have_rows_epochs_and_orders_of_their_own() -> None:
         return Stream(sources={"a": data_set("a", 30)}, rows_per_step=rows_per_step)
 
     together = Streams(streams={"x": stream(6), "y": stream(6), "z": stream(2)}, data_seed=0).load()
-    rows = together.by_stream(4)
+    rows = together.rows_by_stream(4)
     assert {name: len(found) for name, found in rows.items()} == {"x": 6, "y": 6, "z": 2}
     assert together.batch(4) == rows["x"] + rows["y"] + rows["z"]
     assert rows["x"] != rows["y"]
@@ -141,9 +141,9 @@ def test_a_share_of_a_data_set_is_fixed_and_lies_within_a_larger_share() -> None
 
 def test_rows_that_say_the_same_are_used_once_where_asked() -> None:
     rows = [
-        Row(query="What  is it?", positive="p"),
-        Row(query="what is IT?", positive="p"),
-        Row(query="q", positive="p"),
+        TrainingRow(query="What  is it?", positive="p"),
+        TrainingRow(query="what is IT?", positive="p"),
+        TrainingRow(query="q", positive="p"),
     ]
     sources = {"a": Given(examples=rows, name="a"), "b": Given(examples=rows[:1], name="b")}
     unique = Streams(streams={"s": Stream(sources=sources, rows_per_step=2, unique=True)}, data_seed=0).load()
@@ -160,13 +160,13 @@ def test_counters_are_what_counting_gives() -> None:
         counters = batches.counters(steps)["embedding"]
         assert counters["rows_seen"] == seen
         assert counters["rows"] == 41 + 12 + 7 and counters["outside_share"] == 11
-        assert counters["epoch"] == pytest.approx(steps / batches.streams["embedding"].batches_an_epoch)
+        assert counters["epoch"] == pytest.approx(steps / batches.streams["embedding"].batches_per_epoch)
         assert counters["dropped_an_epoch"] == 0
 
 
 def test_ids_name_the_rows_of_a_batch() -> None:
     batches = streams().load()
-    for name, query in zip(batches.ids(11), queries(batches, 11), strict=True):
+    for name, query in zip(batches.row_ids(11), queries(batches, 11), strict=True):
         assert name == "embedding/{}[{}]".format(*query.split())
 
 
@@ -216,7 +216,7 @@ def test_given_rows_are_checked_like_all_others(example: dict[str, Any], message
 def test_given_rows_come_from_mappings_as_a_configuration_has_them() -> None:
     example = {"query": "q", "positive": "p", "negatives": ["n"], "history": [["system", "s"]]}
     (row,) = Given(examples=[example], name="tiny").rows()
-    assert row == Row(query="q", positive="p", negatives=("n",), history=(("system", "s"),), source="tiny")
+    assert row == TrainingRow(query="q", positive="p", negatives=("n",), history=(("system", "s"),), source="tiny")
 
 
 @pytest.mark.usefixtures("own_cache")

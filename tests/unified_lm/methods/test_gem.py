@@ -7,12 +7,12 @@ import torch
 
 from tests.models import form, unified
 from unified_lm.attention import Plan
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
 from unified_lm.methods.gem import Gem
 from unified_lm.packing import IGNORED, collate, pack
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 PLAN = Plan(embed="bottleneck", generate="causal")
 TEXT = "the weather was cold, but the children played outside until the evening "
@@ -33,8 +33,8 @@ def gem(**changes) -> Gem:
     return Gem(**given | changes)
 
 
-def rows(count=6) -> list[Row]:
-    return [Row(text=f"{i} {TEXT}{i}") for i in range(count)]
+def rows(count=6) -> list[TrainingRow]:
+    return [TrainingRow(text=f"{i} {TEXT}{i}") for i in range(count)]
 
 
 def maker_of(model, method):
@@ -88,7 +88,9 @@ def test_the_weight_of_a_step_is_the_one_that_its_gradient_has():
     def gradient(step, method):
         model.zero_grad(set_to_none=True)
         chunks = pack(method.sequences(rows(), maker), 60)
-        accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=step))
+        accumulate_gradients(
+            TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=step)
+        )
         return model.slots.vectors.grad.clone()
 
     before, after = gradient(4, method), gradient(5, method)
@@ -112,6 +114,6 @@ def test_a_vector_is_the_mean_of_slots_that_do_not_see_each_other():
 
 def test_attention_that_lets_slots_see_each_other_or_no_slots_at_all_are_refused():
     with pytest.raises(ValueError, match="use attention=bottleneck"):
-        gem().require(form(unified(slots=3)))
+        gem().check_format(form(unified(slots=3)))
     with pytest.raises(ValueError, match="must be 1 or more"):
         gem(slots=0)

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from tests.models import PLANS, form, mixed_rows, unified
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.gritlm import GritLM
 from unified_lm.packing import IGNORED, collate, pack
 from unified_lm.prompts.template import Template
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 TEMPLATE = Template(
     name="gritlm",
@@ -47,7 +47,7 @@ def sample_losses(model, rows) -> list[torch.Tensor]:
 @pytest.mark.parametrize("loss", ["mean", "token", "mixed", "sample"])
 def test_each_generative_loss_is_what_its_name_says_for_any_chunking(loss):
     model = unified(double=True)
-    rows = [Row(query=f"what is {i}?", answer="it is a number " * (1 + i % 3)) for i in range(5)]
+    rows = [TrainingRow(query=f"what is {i}?", answer="it is a number " * (1 + i % 3)) for i in range(5)]
     each = sample_losses(model, rows)
     expected = {
         "mean": torch.cat(each).mean(),
@@ -58,7 +58,9 @@ def test_each_generative_loss_is_what_its_name_says_for_any_chunking(loss):
     method = gritlm(generative_loss=loss)
     for budget in (10_000, 30, 1):
         chunks = pack(method.sequences(rows, form(model)), budget)
-        terms = accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+        terms = accumulate_gradients(
+            TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+        )
         assert terms["generative"] == pytest.approx(float(expected[loss]), rel=1e-6)
 
 
@@ -70,14 +72,14 @@ def test_embeddings_look_ahead_and_answers_do_not():
         ("document", "bidirectional"),
         ("sample", "causal"),
     }
-    gritlm().require(form(model, PLANS["causal"], TEMPLATE))
+    gritlm().check_format(form(model, PLANS["causal"], TEMPLATE))
     with pytest.raises(ValueError, match="use attention=causal"):
-        gritlm().require(form(model, PLANS["bidirectional"], TEMPLATE))
+        gritlm().check_format(form(model, PLANS["bidirectional"], TEMPLATE))
 
 
 def test_the_exact_strings_of_both_formats():
     model = unified()
-    rows = [Row(query="how?", instruction="Find it", positive="so.", answer="thus.")]
+    rows = [TrainingRow(query="how?", instruction="Find it", positive="so.", answer="thus.")]
     made = gritlm().sequences(rows, form(model, PLANS["gritlm"], TEMPLATE))
     text = {s.role: model.tokenizer.decode(s.tokens) for s in made}
     assert text["query"] == "<|im_start|><|user|>\nFind it\n<|embed|>\nhow?"

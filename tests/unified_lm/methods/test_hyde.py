@@ -6,7 +6,7 @@ import pytest
 from tests.models import form, unified
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import Generator
-from unified_lm.methods.hyde import Answering, Hyde
+from unified_lm.methods.hyde import Hyde, HydeEmbedder
 
 TEXTS = ["what is one?", "how cold was the weather", "what is one?"]
 
@@ -16,16 +16,16 @@ def hyde(**changes) -> Hyde:
     return Hyde(**given | changes)
 
 
-def answering(**changes) -> Answering:
+def answering(**changes) -> HydeEmbedder:
     model = unified()
     maker = form(model)
     encoder = Encoder(model=model, form=maker, readout="mean")
-    return hyde(**changes).embedder(encoder, Generator(model, maker, weights="tiny"))
+    return hyde(**changes).build_embedder(encoder, Generator(model, maker, weights="tiny"))
 
 
 def test_a_query_has_the_vector_of_the_answer_as_a_document_and_a_document_its_own():
     embedder = answering()
-    answers = embedder.answers(TEXTS, "answer it")
+    answers = embedder.generate_answers(TEXTS, "answer it")
     assert all(answers) and answers[0] == answers[2] != TEXTS[0]
     found = embedder.encode(TEXTS, side="query", instruction="answer it")
     np.testing.assert_allclose(found, embedder.encoder.encode(answers, side="document"), atol=1e-6)
@@ -37,7 +37,7 @@ def test_with_the_text_the_vector_is_the_unit_mean_of_both():
     embedder = answering(with_text=True)
     found = embedder.encode(TEXTS, side="query")
     own = embedder.encoder.encode(TEXTS, side="query")
-    answers = embedder.encoder.encode(embedder.answers(TEXTS), side="document")
+    answers = embedder.encoder.encode(embedder.generate_answers(TEXTS), side="document")
     np.testing.assert_allclose(found, (own + answers) / np.linalg.norm(own + answers, axis=1)[:, None], atol=1e-5)
 
 
@@ -50,7 +50,7 @@ def test_the_identity_tells_everything_that_decides_an_answer():
 def test_a_model_that_cannot_generate_and_a_prompt_without_a_text_are_refused():
     embedder = answering()
     with pytest.raises(ValueError, match="needs attention=causal"):
-        hyde().embedder(embedder.encoder, None)
+        hyde().build_embedder(embedder.encoder, None)
     with pytest.raises(ValueError, match=r"needs \{text\}"):
         hyde(prompt="answer")
     with pytest.raises(ValueError, match="use query and document"):

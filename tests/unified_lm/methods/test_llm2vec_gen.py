@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from tests.models import PLANS, fitting, form, mixed_rows
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
 from unified_lm.methods.llm2vec_gen import LLM2VecGen
 from unified_lm.packing import Sequence, collate, pack
 from unified_lm.texts import text_hash
 from unified_lm.trainable import Trainable
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 
 class Drawn:
@@ -34,7 +34,9 @@ def terms_of(model, method, rows, budget=10_000):
     model.zero_grad(set_to_none=True)
     maker = form(model)
     chunks = pack(method.sequences(rows, maker), budget)
-    return accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+    return accumulate_gradients(
+        TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+    )
 
 
 @pytest.mark.parametrize("squared_error", ["mean", "sum"])
@@ -84,16 +86,16 @@ def test_the_reconstruction_knows_the_query_through_the_slots_alone():
     model = fitting(method)
     with torch.no_grad():
         model.heads["reconstruct"].weight.zero_()
-    one, other = ([Row(query=q, answer="it is a number")] for q in ("what is one?", "where are the children?"))
+    one, other = ([TrainingRow(query=q, answer="it is a number")] for q in ("what is one?", "where are the children?"))
     assert terms_of(model, method, one)["reconstruction"] == terms_of(model, method, other)["reconstruction"]
 
 
-def test_rivals_are_drawn_to_their_own_answers_and_every_row_is_kept_away_from_them_and_from_other_rows():
+def test_hard_negatives_are_drawn_to_their_own_answers_and_every_row_is_kept_away_from_them_and_from_other_rows():
     method = gen(margin_weight=2.0, margin=10.0)
     model = fitting(method, double=True)
     rows = [row for row in mixed_rows() if row.answer is not None]
-    rows.append(replace(rows[0], answer="another answer to the same question", rivals=()))
-    rivals = [(row.instruction, *rival) for row in rows for rival in row.rivals]
+    rows.append(replace(rows[0], answer="another answer to the same question", negative_dialogues=()))
+    hard_negatives = [(row.instruction, *negative) for row in rows for negative in row.negative_dialogues]
     maker = form(model)
     encoder = Encoder(model=model, form=maker, readout=method.readout, similarity="dot")
 
@@ -101,28 +103,28 @@ def test_rivals_are_drawn_to_their_own_answers_and_every_row_is_kept_away_from_t
         return torch.tensor(encoder.encode([query], side="query", instruction=instruction)[0])
 
     asked = [embedded(row.query, row.instruction) for row in rows]
-    others = [embedded(query, instruction) for instruction, query, _ in rivals]
-    texts = [row.query for row in rows] + [query for _, query, _ in rivals]
+    others = [embedded(query, instruction) for instruction, query, _ in hard_negatives]
+    texts = [row.query for row in rows] + [query for _, query, _ in hard_negatives]
     short = [
         max(0.0, 100.0 - float((mine - other).square().sum()))
         for row, mine in zip(rows, asked, strict=True)
         for text, other in zip(texts, asked + others, strict=True)
         if text != row.query
     ]
-    assert len(rivals) > 3 and max(short) > 0
-    wanted = torch.tensor(Drawn().lookup([text_hash(answer) for *_, answer in rivals]))
+    assert len(hard_negatives) > 3 and max(short) > 0
+    wanted = torch.tensor(Drawn().lookup([text_hash(answer) for *_, answer in hard_negatives]))
     errors = (torch.stack(others) - wanted).square().mean(dim=1)
     terms = terms_of(model, method, rows)
     assert terms["margin"] == pytest.approx(np.mean(short), rel=1e-5)
-    assert terms["rivals"] == pytest.approx(errors.mean().item(), rel=1e-5)
+    assert terms["negatives"] == pytest.approx(errors.mean().item(), rel=1e-5)
     without = terms_of(model, gen(), rows)
     assert {name: terms[name] for name in without} == pytest.approx(without, rel=1e-9)
-    assert method.weights["margin"] == 2.0 and method.weights["rivals"] == method.alignment_weight
+    assert method.weights["margin"] == 2.0 and method.weights["negatives"] == method.alignment_weight
 
 
-def test_a_margin_without_rivals_is_refused_by_the_data_it_needs():
+def test_a_margin_without_hard_negatives_is_refused_by_the_data_it_needs():
     with pytest.raises(ValueError, match="data=llm2vec_gen_negatives"):
-        terms_of(fitting(gen()), gen(margin_weight=1.0), [replace(row, rivals=()) for row in mixed_rows()])
+        terms_of(fitting(gen()), gen(margin_weight=1.0), [replace(row, negative_dialogues=()) for row in mixed_rows()])
 
 
 def test_an_embedding_is_the_mean_of_the_slots_through_both_maps_and_needs_no_answer():
@@ -138,6 +140,6 @@ def test_an_embedding_is_the_mean_of_the_slots_through_both_maps_and_needs_no_an
 
 def test_attention_in_which_slots_would_see_the_answer_is_refused():
     with pytest.raises(ValueError, match="use attention=causal"):
-        gen().require(form(fitting(gen()), PLANS["prefix"]))
+        gen().check_format(form(fitting(gen()), PLANS["prefix"]))
     with pytest.raises(ValueError, match="mean or sum"):
         gen(squared_error="max")

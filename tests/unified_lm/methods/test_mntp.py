@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.models import PLANS, form, unified
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.mntp import MaskedNext
 from unified_lm.packing import IGNORED, collate
 
@@ -18,8 +18,8 @@ def mntp(**changes) -> MaskedNext:
     return MaskedNext(**dict(mask_token="_", share=0.2, masking="bert", readout="mean") | changes)
 
 
-def rows(count=40) -> list[Row]:
-    return [Row(text=f"{i} {TEXT * 2}{i}") for i in range(count)]
+def rows(count=40) -> list[TrainingRow]:
+    return [TrainingRow(text=f"{i} {TEXT * 2}{i}") for i in range(count)]
 
 
 def masked(method, count=40):
@@ -79,9 +79,9 @@ def test_the_prediction_of_a_masked_token_sees_both_sides_of_it_and_not_the_toke
 
 def test_what_cannot_be_masked_is_refused_by_name():
     with pytest.raises(ValueError, match="use attention=bidirectional"):
-        mntp().require(form(MODEL))
+        mntp().check_format(form(MODEL))
     with pytest.raises(ValueError, match="mask_token='two words' is"):
-        mntp(mask_token="two words").require(form(MODEL, BOTH_WAYS))
+        mntp(mask_token="two words").check_format(form(MODEL, BOTH_WAYS))
     with pytest.raises(ValueError, match="use one of bert, all"):
         mntp(masking="none")
     with pytest.raises(ValueError, match="share=0"):

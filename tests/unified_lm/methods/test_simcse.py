@@ -8,7 +8,7 @@ from unified_lm.methods.simcse import SimCSE
 from unified_lm.packing import collate, pack
 from unified_lm.trainable import Lora
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 
 def simcse(**changes) -> SimCSE:
@@ -60,11 +60,13 @@ def test_training_without_any_dropout_is_refused_with_the_way_out():
 def test_the_loss_is_positive_because_the_passes_differ_and_its_gradient_is_not_zero():
     model, method = unified(dropout=0.3).train(), simcse()
     chunks = pack(method.sequences(mixed_rows(6), form(model)), 60)
-    terms = accumulate(Reader(model, method), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+    terms = accumulate_gradients(
+        TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+    )
     assert terms["contrastive"] > 0
     assert max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None) > 0
 
 
 def test_a_slot_cannot_be_read():
     with pytest.raises(ValueError, match="use mean or last"):
-        simcse(readout="slot_0").require(form(unified()))
+        simcse(readout="slot_0").check_format(form(unified()))

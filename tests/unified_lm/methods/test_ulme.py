@@ -7,19 +7,21 @@ import torch
 import torch.nn.functional as F
 
 from tests.models import form, unified
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.ulme import Ulme
 from unified_lm.packing import collate
 
 TAU = 0.2
 ROWS = [
-    Row(query="how long is it", answer="it is three miles long"),
-    Row(query="a cat", positive="the cat that sat", negatives=("a dog", "two dogs")),
-    Row(query="name a colour", answer="green"),
-    Row(query="a tree", positive="an oak of some size"),
-    Row(query="how far is it", answer="it is three miles long"),  # the same answer: no negative of the first row
-    Row(query="a kitten", positive="the cat that sat"),  # the same document: no negative of the second row
-    Row(query="a stone", positive="granite", answer="it is hard, and grey"),
+    TrainingRow(query="how long is it", answer="it is three miles long"),
+    TrainingRow(query="a cat", positive="the cat that sat", negatives=("a dog", "two dogs")),
+    TrainingRow(query="name a colour", answer="green"),
+    TrainingRow(query="a tree", positive="an oak of some size"),
+    TrainingRow(
+        query="how far is it", answer="it is three miles long"
+    ),  # the same answer: no negative of the first row
+    TrainingRow(query="a kitten", positive="the cat that sat"),  # the same document: no negative of the second row
+    TrainingRow(query="a stone", positive="granite", answer="it is hard, and grey"),
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.models import form, mixed_rows, unified
 from tests.unified_lm.test_slots import ulme
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.training import checkpoint
 from unified_lm.training.loop import Runtime, train
 from unified_lm.training.optimizer import Optim
@@ -35,7 +35,7 @@ class Shuffled:
         rows = mixed_rows(18)
         return [rows[(step * 5 + i) % 18] for i in range(9)]
 
-    def ids(self, step: int) -> list[str]:
+    def row_ids(self, step: int) -> list[str]:
         return [f"stream/source[{(step * 5 + i) % 18}]" for i in range(9)]
 
 
@@ -113,7 +113,7 @@ def test_only_what_is_trainable_moves_and_is_saved(tmp_path):
     run(tmp_path, model=model)
     assert torch.equal(weights(model.backbone), before)
     assert (model.slots.vectors.detach() - start).abs().min(dim=1).values.max() > 0
-    saved = checkpoint.latest(tmp_path, "run-a")
+    saved = checkpoint.latest_checkpoint(tmp_path, "run-a")
     fresh = unified(slots=2)
     fresh.backbone.requires_grad_(False)
     checkpoint.load_weights(saved, fresh)
@@ -124,16 +124,16 @@ def test_only_what_is_trainable_moves_and_is_saved(tmp_path):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path):
     model = unified(slots=2)
-    optimizer = OPTIM.build(model)
+    optimizer = OPTIM.build_optimizer(model)
     for step in (1, 2):
-        checkpoint.save(tmp_path, model, optimizer, step=step, identity="run-a", keep=2)
+        checkpoint.save_checkpoint(tmp_path, model, optimizer, step=step, identity="run-a", keep=2)
     path = tmp_path / "step-2" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     said: list[str] = []
-    assert checkpoint.latest(tmp_path, "run-a", said.append).step == 1
+    assert checkpoint.latest_checkpoint(tmp_path, "run-a", said.append).step == 1
     assert "does not match its digest" in said[0]
     with pytest.raises(ValueError, match="not to run-b"):
-        checkpoint.latest(tmp_path, "run-b")
+        checkpoint.latest_checkpoint(tmp_path, "run-b")
 
 
 class Unusable(Shuffled):
@@ -141,7 +141,7 @@ class Unusable(Shuffled):
 
     def batch(self, step: int) -> list:
         rows = super().batch(step)
-        return [*rows[:4], Row(query="too long", positive="p", instruction="and on " * 2000), *rows[5:]]
+        return [*rows[:4], TrainingRow(query="too long", positive="p", instruction="and on " * 2000), *rows[5:]]
 
 
 def test_a_row_that_cannot_be_used_is_named_by_its_place_in_the_data(tmp_path):
@@ -155,7 +155,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_step_and_every_row_of_t
         model.slots.vectors[0, 0] = math.nan
     with pytest.raises(Diverged, match="step 0") as stopped:
         run(tmp_path, model=model)
-    assert all(place in str(stopped.value) for place in Shuffled().ids(0))
+    assert all(place in str(stopped.value) for place in Shuffled().row_ids(0))
     assert not list(tmp_path.glob("step-*"))
 
 
@@ -174,7 +174,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_step_and_every_row_of_t
     ],
 )
 def test_schedules_have_their_values(change, step, share):
-    assert replace(OPTIM, **change).factor(step) == pytest.approx(share)
+    assert replace(OPTIM, **change).learning_rate_factor(step) == pytest.approx(share)
 
 
 def test_stopping_inside_a_schedule_is_not_a_shorter_schedule(tmp_path):
@@ -186,9 +186,9 @@ def test_stopping_inside_a_schedule_is_not_a_shorter_schedule(tmp_path):
 
 def test_slots_have_their_own_learning_rate_clip_and_no_weight_decay():
     model = unified(slots=2)
-    optimizer = OPTIM.build(model)
+    optimizer = OPTIM.build_optimizer(model)
     backbone, slots = optimizer.param_groups
-    OPTIM.prepare(optimizer, 1)
+    OPTIM.set_learning_rates(optimizer, 1)
     assert slots["lr"] == pytest.approx(20 * backbone["lr"]) and slots["weight_decay"] == 0
     for group, size in ((backbone, 1e3), (slots, 1e-3)):
         for p in group["params"]:
@@ -207,4 +207,4 @@ def test_bad_settings_are_refused():
     model = unified()
     model.requires_grad_(False)
     with pytest.raises(ValueError, match="nothing is trainable"):
-        OPTIM.build(model)
+        OPTIM.build_optimizer(model)

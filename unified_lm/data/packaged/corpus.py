@@ -17,9 +17,16 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
-from unified_lm.data.packaged.documentation import EXTRACTOR, STDLIB, DocumentedObject, extract, from_json, version
-from unified_lm.data.packaged.near_duplicates import near_duplicates
-from unified_lm.data.packaged.prose import is_prose, masked, without_markup
+from unified_lm.data.packaged.documentation import (
+    EXTRACTOR,
+    STDLIB,
+    DocumentedObject,
+    extract_objects,
+    object_from_json,
+    package_version,
+)
+from unified_lm.data.packaged.near_duplicates import find_near_duplicates
+from unified_lm.data.packaged.prose import is_prose, mask_names, without_markup
 from unified_lm.files import cache_dir, digest, made_once
 
 TRAINING_PACKAGES = (STDLIB, "numpy", "torch", "transformers")
@@ -32,49 +39,51 @@ def held_out_objects() -> list[DocumentedObject]:
 
     The first call reads the packages' sources, which takes seconds; later calls read a cached file.
     """
-    return list(_objects("held_out"))
+    return list(_load_objects("held_out"))
 
 
 def training_objects() -> list[DocumentedObject]:
     """Documented functions and classes of the standard library, numpy, torch and transformers, for training only."""
-    return list(_objects("train"))
+    return list(_load_objects("train"))
 
 
 def corpus_versions(split: str) -> dict[str, str]:
     """Everything that decides the text of a split: the extractor and each package with its version."""
     packages = HELD_OUT_PACKAGES if split == "held_out" else (*HELD_OUT_PACKAGES, *TRAINING_PACKAGES)
-    return {"extractor": EXTRACTOR, **{package: version(package) for package in packages}}
+    return {"extractor": EXTRACTOR, **{package: package_version(package) for package in packages}}
 
 
-def _objects(split: str) -> tuple[DocumentedObject, ...]:
+def _load_objects(split: str) -> tuple[DocumentedObject, ...]:
     key = digest(*(f"{name} {number}" for name, number in corpus_versions(split).items()))
     path = cache_dir() / "documentation" / f"{split}-{key}.jsonl.gz"
     make = _write_held_out if split == "held_out" else _write_training
-    return _read(made_once(path, make))
+    return _read_objects(made_once(path, make))
 
 
 @cache
-def _read(path: Path) -> tuple[DocumentedObject, ...]:
+def _read_objects(path: Path) -> tuple[DocumentedObject, ...]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        return tuple(from_json(json.loads(line)) for line in file)
+        return tuple(object_from_json(json.loads(line)) for line in file)
 
 
 def _write_held_out(path: Path) -> None:
-    _write(path, distinct(extract(HELD_OUT_PACKAGES)))
+    _write_objects(path, drop_repeated_objects(extract_objects(HELD_OUT_PACKAGES)))
 
 
 def _write_training(path: Path) -> None:
-    _write(path, apart(distinct(extract(TRAINING_PACKAGES)), held_out_objects()))
+    _write_objects(
+        path, drop_near_duplicates(drop_repeated_objects(extract_objects(TRAINING_PACKAGES)), held_out_objects())
+    )
 
 
-def _write(path: Path, objects: Iterable[DocumentedObject]) -> None:
+def _write_objects(path: Path, objects: Iterable[DocumentedObject]) -> None:
     """One object a line, ordered by a hash of its name: the first n are a fair sample of all packages."""
     ordered = sorted(objects, key=lambda found: hashlib.sha256(found.name.encode()).digest())
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         file.writelines(json.dumps(asdict(found)) + "\n" for found in ordered)
 
 
-def distinct(objects: Iterable[DocumentedObject]) -> list[DocumentedObject]:
+def drop_repeated_objects(objects: Iterable[DocumentedObject]) -> list[DocumentedObject]:
     """Objects whose description, names aside, no earlier one has; repeated code and paragraphs are taken out.
 
     Model libraries copy: without this, most in-batch negatives of a row would say what its positive says.
@@ -89,23 +98,27 @@ def distinct(objects: Iterable[DocumentedObject]) -> list[DocumentedObject]:
     return [
         replace(
             found,
-            paragraphs=tuple(text for text in found.paragraphs if is_new(f"paragraph {masked(text)}")),
+            paragraphs=tuple(text for text in found.paragraphs if is_new(f"paragraph {mask_names(text)}")),
             code=found.code if found.code is not None and is_new(f"code {' '.join(found.code.split())}") else None,
         )
         for found in objects
-        if is_new(f"description {masked(found.description)}")
+        if is_new(f"description {mask_names(found.description)}")
     ]
 
 
-def texts(found: DocumentedObject) -> list[str]:
+def object_texts(found: DocumentedObject) -> list[str]:
     """Every text of an object that a row or a task may show."""
     return [text for text in (found.description, *found.paragraphs, found.code) if text]
 
 
-def apart(training: Iterable[DocumentedObject], scored: Iterable[DocumentedObject]) -> list[DocumentedObject]:
+def drop_near_duplicates(
+    training: Iterable[DocumentedObject], scored: Iterable[DocumentedObject]
+) -> list[DocumentedObject]:
     """The training objects of which no text nearly repeats a text of a scored object."""
-    owned = [(found, text) for found in training for text in texts(found)]
-    pairs = near_duplicates([text for found in scored for text in texts(found)], (text for _, text in owned))
+    owned = [(found, text) for found in training for text in object_texts(found)]
+    pairs = find_near_duplicates(
+        [text for found in scored for text in object_texts(found)], (text for _, text in owned)
+    )
     repeated = {id(owned[pair.training][0]) for pair in pairs}
     return list({id(found): found for found, _ in owned if id(found) not in repeated}.values())
 

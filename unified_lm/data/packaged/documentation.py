@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.version import Version
 from tqdm import tqdm
 
-from unified_lm.data.packaged.prose import prose
+from unified_lm.data.packaged.prose import parse_docstring
 
 STDLIB = "stdlib"
 EXTRACTOR = "1"  # part of every fingerprint: raise it whenever other objects or other text come out
@@ -61,7 +61,7 @@ class DocumentedObject:
         return f"{self.module}.{self.qualname}"
 
 
-def version(package: str) -> str:
+def package_version(package: str) -> str:
     """Version of an installed package, build labels such as "+cpu" left out; for the standard library, Python's."""
     if package == STDLIB:
         return platform.python_version()
@@ -93,22 +93,22 @@ def documented_objects(package: str, module: str, source: str) -> Iterator[Docum
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)
-    yield from _defined(package, module, tree, source.splitlines(), ())
+    yield from _documented_definitions(package, module, tree, source.splitlines(), ())
     for statement in tree.body:
         call = getattr(statement, "value", None)
         if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _ATTACHED:
             assigned = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0])
-            yield from _attached(package, module, call, assigned or None)
+            yield from _attached_documentation(package, module, call, assigned or None)
 
 
-def _defined(
+def _documented_definitions(
     package: str, module: str, parent: ast.Module | ast.ClassDef, lines: list[str], names: tuple[str, ...]
 ) -> Iterator[DocumentedObject]:
     """Functions and classes of a module or class body, methods after their class."""
     for node in parent.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
             continue
-        said = prose(ast.get_docstring(node, clean=False) or "")
+        said = parse_docstring(ast.get_docstring(node, clean=False) or "")
         is_class = isinstance(node, ast.ClassDef)
         if said is not None and not any("deprecat" in ast.unparse(mark) for mark in node.decorator_list):
             yield DocumentedObject(
@@ -119,13 +119,13 @@ def _defined(
                 signature="" if is_class else f"{node.name}({ast.unparse(node.args)})",
                 description=said.description,
                 paragraphs=said.paragraphs,
-                code=None if is_class else _body(node, lines, said.description),
+                code=None if is_class else _function_body(node, lines, said.description),
             )
         if is_class:
-            yield from _defined(package, module, node, lines, (*names, node.name))
+            yield from _documented_definitions(package, module, node, lines, (*names, node.name))
 
 
-def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], description: str) -> str | None:
+def _function_body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], description: str) -> str | None:
     """Source lines of a function after its docstring, without the docstrings of what it defines inside.
 
     None for a body that is too short or too long to be retrieved, or that repeats the description in a comment.
@@ -143,7 +143,9 @@ def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], descri
     return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY and not told else None
 
 
-def _attached(package: str, module: str, call: ast.Call, assigned: str | None) -> Iterator[DocumentedObject]:
+def _attached_documentation(
+    package: str, module: str, call: ast.Call, assigned: str | None
+) -> Iterator[DocumentedObject]:
     """What `add_docstr(torch.abs, "...")`, `fft = _add_docstr(_fft.fft_fft, "...")`, `add_newdoc("erf", "...")` and
     `add_newdoc("numpy", "flatiter", ("base", "..."))` document."""
     if len(call.args) < 2:
@@ -151,8 +153,8 @@ def _attached(package: str, module: str, call: ast.Call, assigned: str | None) -
     *owners, last = call.args
     if isinstance(last, ast.Tuple) and len(last.elts) == 2:
         owners, last = [*owners, last.elts[0]], last.elts[1]
-    text = next((node.value for node in _leftmost(last) if isinstance(node, ast.Constant)), None)
-    said = prose(text) if isinstance(text, str) else None
+    text = next((node.value for node in _leftmost_nodes(last) if isinstance(node, ast.Constant)), None)
+    said = parse_docstring(text) if isinstance(text, str) else None
     names = ".".join(str(owner.value) if isinstance(owner, ast.Constant) else ast.unparse(owner) for owner in owners)
     if assigned or not names.startswith(f"{package}."):
         public_module = ".".join(part for part in module.split(".") if not part.startswith("_"))
@@ -171,7 +173,7 @@ def _attached(package: str, module: str, call: ast.Call, assigned: str | None) -
         )
 
 
-def _leftmost(node: ast.expr) -> Iterator[ast.expr]:
+def _leftmost_nodes(node: ast.expr) -> Iterator[ast.expr]:
     """An expression, then what stands leftmost in it: `("a" + b).format(...)` leads to "a"."""
     while True:
         yield node
@@ -184,7 +186,7 @@ def _leftmost(node: ast.expr) -> Iterator[ast.expr]:
                 return
 
 
-def extract(packages: Sequence[str]) -> list[DocumentedObject]:
+def extract_objects(packages: Sequence[str]) -> list[DocumentedObject]:
     """Documented objects of whole packages, in package, file and line order. Shows its progress on stderr.
 
     Files are read in up to two child processes, which import neither the packages nor any tensor library.
@@ -218,10 +220,10 @@ def _extract_in_child(files: list[tuple[str, str, str]]) -> list[DocumentedObjec
     )
     if done.returncode != 0:
         raise RuntimeError(f"reading documentation failed in a child process:\n{done.stderr}")
-    return [from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    return [object_from_json(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def from_json(values: dict) -> DocumentedObject:
+def object_from_json(values: dict) -> DocumentedObject:
     """The inverse of `dataclasses.asdict` after a passage through JSON."""
     return DocumentedObject(**{**values, "paragraphs": tuple(values["paragraphs"])})
 

@@ -20,7 +20,7 @@ class NearDuplicate:
     similarity: float
 
 
-def shingles(text: str) -> frozenset[tuple[str, ...]]:
+def word_shingles(text: str) -> frozenset[tuple[str, ...]]:
     """All runs of four words, case and punctuation left out; a shorter text is one shingle, an empty one has none."""
     words = re.findall(r"\w+", text.lower())
     if len(words) <= WORDS_A_SHINGLE:
@@ -28,7 +28,7 @@ def shingles(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(zip(*(words[start:] for start in range(WORDS_A_SHINGLE)), strict=False))
 
 
-def near_duplicates(scored: Sequence[str], training: Iterable[str]) -> list[NearDuplicate]:
+def find_near_duplicates(scored: Sequence[str], training: Iterable[str]) -> list[NearDuplicate]:
     """Every pair of a scored and a training text whose Jaccard similarity is 0.5 or more.
 
     Exact: an inverted index of the scored texts' shingles counts what each training text shares with them, so the time
@@ -37,13 +37,13 @@ def near_duplicates(scored: Sequence[str], training: Iterable[str]) -> list[Near
     sizes: list[int] = []
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, text in enumerate(scored):
-        found = shingles(text)
+        found = word_shingles(text)
         sizes.append(len(found))
         for shingle in found:
             holders[shingle].append(number)
     pairs = []
     for number, text in enumerate(training):
-        found = shingles(text)
+        found = word_shingles(text)
         shared = Counter(holder for shingle in found if shingle in holders for holder in holders[shingle])
         for holder, count in shared.items():
             similarity = count / (sizes[holder] + len(found) - count)

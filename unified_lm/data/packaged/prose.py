@@ -74,7 +74,7 @@ def first_sentence(paragraph: str) -> str:
     return paragraph
 
 
-def masked(text: str) -> str:
+def mask_names(text: str) -> str:
     """The text without names, digits, case and punctuation: copies that differ only in a name become equal."""
     return " ".join(re.findall(r"[a-z_]+", _NAME.sub(" _ ", text).lower()))
 
@@ -91,7 +91,7 @@ def is_prose(text: str, shortest: int) -> bool:
     )
 
 
-def _blocks(docstring: str) -> list[list[str]]:
+def _docstring_blocks(docstring: str) -> list[list[str]]:
     """Runs of non-blank lines before the first section, field list or doctest."""
     blocks: list[list[str]] = [[]]
     lines = inspect.cleandoc(docstring).splitlines()
@@ -106,7 +106,7 @@ def _blocks(docstring: str) -> list[list[str]]:
     return [block for block in blocks if block]
 
 
-def _text(block: list[str]) -> str:
+def _clean_block(block: list[str]) -> str:
     """A block as one cleaned line; nothing for directives, indented blocks and lists."""
     listed = any(re.match(r"\s*(?:[-*•+]|\d+[.)])\s", line) for line in block)
     if listed or block[0].startswith((" ", "\t", "..", "|", "+-")):
@@ -114,12 +114,12 @@ def _text(block: list[str]) -> str:
     return without_markup(" ".join(line.strip() for line in block))
 
 
-def prose(docstring: str) -> Prose | None:
+def parse_docstring(docstring: str) -> Prose | None:
     """The description and the explaining paragraphs of a docstring; None where its first sentence says too little.
 
     Refused: fewer than 5 or more than 60 words, sections and signatures, deprecated names, aliases and references.
     """
-    texts = [_text(block) for block in _blocks(docstring)]
+    texts = [_clean_block(block) for block in _docstring_blocks(docstring)]
     while texts and _SIGNATURE.match(texts[0]):
         texts = texts[1:]
     if not texts:

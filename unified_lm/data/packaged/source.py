@@ -17,7 +17,7 @@ from unified_lm.data.packaged.corpus import (
     training_objects,
 )
 from unified_lm.data.packaged.documentation import DocumentedObject
-from unified_lm.data.rows import Row
+from unified_lm.data.rows import TrainingRow
 from unified_lm.files import digest
 
 __all__ = ["HELD_OUT_PACKAGES", "TRAINING_PACKAGES", "DocumentedObject", "PackagedText", "held_out_objects"]
@@ -55,7 +55,7 @@ class PackagedText:
     name: str = ""  # of the data set; by default its kind and positive
 
     def __post_init__(self) -> None:
-        for field, allowed in (("kind", tuple(_MAKERS)), ("split", SPLITS), ("positive", ("code", "explanation"))):
+        for field, allowed in (("kind", tuple(_ROW_MAKERS)), ("split", SPLITS), ("positive", ("code", "explanation"))):
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}={getattr(self, field)} of PackagedText is not one of {', '.join(allowed)}")
         if self.negatives < 0 or self.every < 1 or (self.limit is not None and self.limit < 1):
@@ -78,37 +78,37 @@ class PackagedText:
 
     def rows(self) -> Rows:
         """The rows, in an order in which the first n are a fair sample of all packages."""
-        return _rows(self, self.fingerprint())
+        return _make_rows(self, self.fingerprint())
 
 
 @lru_cache(maxsize=16)
-def _rows(source: PackagedText, fingerprint: str) -> Rows:
+def _make_rows(source: PackagedText, fingerprint: str) -> Rows:
     objects = held_out_objects() if source.split == "held_out" else training_objects()
-    made = list(_MAKERS[source.kind](source, objects))[:: source.every][: source.limit]
+    made = list(_ROW_MAKERS[source.kind](source, objects))[:: source.every][: source.limit]
     return rows_in_memory(made)
 
 
-def _pairs(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[Row]:
+def _pair_rows(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[TrainingRow]:
     """Description and document, with the explanation as the answer where `kind` is triples."""
     triples = source.kind == "triples"
-    used = [found for found in objects if _document(source, found) and (found.explanation or not triples)]
-    unrelated = _same_module(used, source.negatives)
+    used = [found for found in objects if _document_text(source, found) and (found.explanation or not triples)]
+    unrelated = _negatives_of_same_module(used, source.negatives)
     for number, found in enumerate(used):
-        yield Row(
+        yield TrainingRow(
             query=found.description,
             instruction=source.instruction,
-            positive=_document(source, found),
-            negatives=tuple(str(_document(source, used[other])) for other in unrelated[number]),
+            positive=_document_text(source, found),
+            negatives=tuple(str(_document_text(source, used[other])) for other in unrelated[number]),
             answer=found.explanation if triples else None,
             source=source.name,
         )
 
 
-def _document(source: PackagedText, found: DocumentedObject) -> str | None:
+def _document_text(source: PackagedText, found: DocumentedObject) -> str | None:
     return found.code if source.positive == "code" else found.explanation
 
 
-def _same_module(objects: list[DocumentedObject], count: int) -> list[list[int]]:
+def _negatives_of_same_module(objects: list[DocumentedObject], count: int) -> list[list[int]]:
     """For each object, `count` others of its module; those of the neighbouring modules follow where it has too few."""
     ordered = sorted(range(len(objects)), key=lambda number: objects[number].module)
     modules = [objects[number].module for number in ordered]
@@ -125,14 +125,14 @@ def _same_module(objects: list[DocumentedObject], count: int) -> list[list[int]]
     return chosen
 
 
-def _dialogues(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[Row]:
+def _dialogue_rows(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[TrainingRow]:
     for found in objects:
-        answer = _told(found)
+        answer = _explanation_text(found)
         if len(answer.split()) - len(found.description.split()) >= SHORTEST_ANSWER:
-            yield Row(query=_question(found), answer=answer, source=source.name)
+            yield TrainingRow(query=_question_text(found), answer=answer, source=source.name)
 
 
-def _told(found: DocumentedObject) -> str:
+def _explanation_text(found: DocumentedObject) -> str:
     """Description and the paragraphs that follow, whole ones, up to 200 words beyond the description."""
     told, words = [found.description], 0
     for paragraph in found.paragraphs:
@@ -143,7 +143,7 @@ def _told(found: DocumentedObject) -> str:
     return " ".join(told)
 
 
-def _question(found: DocumentedObject) -> str:
+def _question_text(found: DocumentedObject) -> str:
     """One of five questions, chosen by the object's name; the last two need a signature that can be read."""
     usable = QUESTIONS if 0 < len(found.signature) <= LONGEST_SIGNATURE else QUESTIONS[:3]
     chosen = usable[hashlib.sha256(found.name.encode()).digest()[0] % len(usable)]
@@ -151,15 +151,15 @@ def _question(found: DocumentedObject) -> str:
     return chosen.format(name=found.name, signature=found.signature, module=module)
 
 
-def _texts(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[Row]:
+def _plain_text_rows(source: PackagedText, objects: list[DocumentedObject]) -> Iterator[TrainingRow]:
     """Prose of docstrings; in the training split the passages of the language reference stand among it."""
-    prose = [_told(found) for found in objects]
+    prose = [_explanation_text(found) for found in objects]
     prose = [text for text in prose if len(text.split()) >= SHORTEST_TEXT]
     if source.split == "train":
         prose += [passage for _, passage in language_reference()]
         prose.sort(key=lambda text: hashlib.sha256(text.encode()).digest())
     for text in dict.fromkeys(prose):
-        yield Row(text=text, source=source.name)
+        yield TrainingRow(text=text, source=source.name)
 
 
-_MAKERS = {"pairs": _pairs, "triples": _pairs, "dialogues": _dialogues, "text": _texts}
+_ROW_MAKERS = {"pairs": _pair_rows, "triples": _pair_rows, "dialogues": _dialogue_rows, "text": _plain_text_rows}
