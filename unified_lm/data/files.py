@@ -55,7 +55,7 @@ class Files(Records):
             )
         return found
 
-    def origin(self) -> str:
+    def records_fingerprint(self) -> str:
         """Digest of the files' names and bytes; where they lie does not matter."""
         files = self.list_files()
         content = (part for file in files for part in (file.name, file_digest(file)))

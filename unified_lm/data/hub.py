@@ -50,7 +50,7 @@ class HubDataset(Records):
         if not self.name:
             object.__setattr__(self, "name", "-".join(filter(None, (self.id.rpartition("/")[2], self.config))))
 
-    def origin(self) -> str:
+    def records_fingerprint(self) -> str:
         """Pinned revision, or digest of the mirror, with configuration, files, split and name."""
         folder = self._mirror_folder()
         identity = self.revision if folder is None else f"mirror-{folder_digest(folder)}"
