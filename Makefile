@@ -2,8 +2,8 @@
 #
 # PIP_ARGS goes to every pip call: a user without a GPU passes the index of PyTorch's CPU wheels (see README.md).
 # SCALE, SEEDS and OVERRIDES go to the experiments: make reproduce-table-15 SCALE=mini SEEDS=0,1,2
-# JOBS makes so many runs of a table at once, each with its share of the cores (the demo: 2): make reproduce-table-15 JOBS=2
-# UNIFIED_LM_OUTPUTS moves outputs/; UNIFIED_LM_CACHE moves what is derived from installed packages.
+# JOBS is the number of runs of a table at once, each with its share of the cores (the demo: 2): make reproduce-table-15 JOBS=2
+# UNIFIED_LM_OUTPUTS moves outputs/; UNIFIED_LM_CACHE moves the cache (data derived from installed packages, tokens, ...).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
@@ -26,10 +26,10 @@ export TOKENIZERS_PARALLELISM := false
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test report doctor bench check-data
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-zA-Z%_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## create .venv and install the pinned packages (nothing to do when they are there)
+setup: $(STAMP) ## create .venv and install the pinned packages; does nothing if they are installed
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11, or name it with PYTHON=/path/to/python"; exit 1; }
@@ -46,26 +46,26 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: JOBS = 2
-demo: setup ## train, score and tabulate the main job at SCALE=mini, on a CPU
+demo: setup ## train and score the rows of table 15 at SCALE=mini on a CPU, and print the table
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
-test: setup ## the whole suite, offline, on a CPU
+test: setup ## run all tests, offline and on a CPU
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
-reproduce-table-%: setup ## train and score what table N lacks, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
+reproduce-table-%: setup ## run what is missing for table N, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
 	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
-table-%: setup ## render table N from the records there are
+table-%: setup ## render table N from the existing records: SCALE=mini|paper SEEDS=0,1,2
 	@$(BIN)/python -m experiments.table $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
 
-report: setup ## one static HTML page of tables, curves and runs
+report: setup ## write an HTML report of tables, curves and runs
 	@$(BIN)/python -m experiments.report
 
-doctor: setup ## what this machine can run, with a remedy for each problem
+doctor: setup ## say what this machine can run, with a remedy for each problem
 	@$(BIN)/python -m experiments.doctor
 
-check-data: setup ## open every data set, to train on and of the suites, at its pin or in OVERRIDES=data_mirror=DIR; list all failures
+check-data: setup ## check that all training and evaluation data can be loaded (hub, or OVERRIDES=data_mirror=DIR)
 	@$(BIN)/python -m experiments.check_data $(OVERRIDES)
 
-bench: setup ## our speed and memory beside the peers', as ratios (under 15 minutes): DEVICE=cpu|cuda
+bench: setup ## compare our speed and memory with other libraries (under 15 minutes): DEVICE=cpu|cuda
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m experiments.bench device=$(DEVICE)
