@@ -13,10 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import compose
-from experiments.config.errors import UsageError, told
+from experiments.config.errors import UsageError
 from experiments.config.identity import identify
-from experiments.config.paths import shown
+from experiments.config.paths import display_path
 from experiments.runs.execute import require_device
 from experiments.runs.files import write_json
 from experiments.runs.resolve_model import split
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     claim(folder, about | {"part": int(numbers["part"])})
     with tqdm(total=len(rows), desc="answers", unit=" rows") as bar:
         path = write_own_answers(folder, rows, answer, size=int(numbers["part"]), done=bar.update)
-    print(f"{shown(path)}: train on it with data=answers data.streams.generative.sources.answers.path={shown(path)}")
+    shown = display_path(path)
+    print(f"{shown}: train on it with data=answers data.streams.generative.sources.answers.path={shown}")
     return 0
 
 
@@ -60,14 +62,14 @@ def prepared(
     """
     import torch
 
-    from experiments.config.build import Lengths, build, device, made
+    from experiments.config.build import Lengths, build_dataclass, instantiate_node, resolve_device
     from unified_lm.attention import Plan
     from unified_lm.backbones import Backbone
     from unified_lm.inference.generate import Generator
     from unified_lm.model import UnifiedLM
     from unified_lm.prompts.template import Format
 
-    data, backbone, template = (build(config[part], part) for part in ("data", "backbone", "template"))
+    data, backbone, template = (instantiate_node(config[part], part) for part in ("data", "backbone", "template"))
     if not isinstance(backbone, Backbone):
         raise UsageError(f"backbone {type(backbone).__name__} cannot generate; use a decoder")
     sources = [source for stream in data.streams.values() for source in stream.sources.values()]
@@ -75,7 +77,7 @@ def prepared(
     if not rows:
         raise UsageError("the data has no row with a question and an answer: there is nothing to answer anew")
     loaded = backbone.load()
-    lengths = made(Lengths, config["lengths"], "lengths")
+    lengths = build_dataclass(Lengths, config["lengths"], "lengths")
     form = Format(
         template=template,
         tokenizer=loaded.tokenizer,
@@ -83,7 +85,7 @@ def prepared(
         query_length=lengths.query,
     )
     model = UnifiedLM(
-        loaded.model.to(device(config["runtime"]["device"])),
+        loaded.model.to(resolve_device(config["runtime"]["device"])),
         loaded.tokenizer,
         kernel=config["kernel"],
         autocast=None if config["autocast"] is None else getattr(torch, config["autocast"]),
@@ -125,11 +127,13 @@ def claim(folder: Path, about: Mapping[str, Any]) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
         differing = [name for name in about if before.get(name) != about[name]]
         if differing:
-            raise UsageError(f"{shown(folder)} was begun with another {', '.join(differing)}; use another output")
+            raise UsageError(
+                f"{display_path(folder)} was begun with another {', '.join(differing)}; use another output"
+            )
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, about)
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

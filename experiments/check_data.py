@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from experiments.config.compose import Job, compose, options, parent_of, teacher_of
-from experiments.config.errors import UsageError, first_line, told
-from experiments.config.identity import settled
+from experiments.config.command_line import cli_entry_point
+from experiments.config.compose import Composition, compose, compose_parent, compose_teacher, list_options
+from experiments.config.errors import UsageError, first_line
+from experiments.config.identity import make_paths_absolute
 from experiments.runs.resolve_model import split
 from experiments.tables import definition
 
@@ -47,19 +48,19 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failures else 0
 
 
-def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Job]:
+def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Composition]:
     """The rows of the tables that are asked for, composed."""
     found = []
     for number in own["tables"].split(","):
         if not number.isdecimal():
             raise UsageError(f"tables={own['tables']} is no list of numbers such as tables=1,2")
         scale = own.get("scale", "paper")
-        for model in definition.read(int(number), scale).models.values():
+        for model in definition.read_definition(int(number), scale).models.values():
             found.append(compose([f"experiment={model.experiment}", f"scale={scale}", *model.overrides, *overrides]))
     return found
 
 
-def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def learnt(own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(place, what is wrong or "") of each hub data set that is trained on, each once."""
     if "suites" in own:
         return
@@ -70,7 +71,7 @@ def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
         data = [(name, compose([f"data={name}", "scale=none", *overrides])) for name in names]
     seen = []
     for name, job in data:
-        for stream, settings in settled(job.resolved["data"])["streams"].items():
+        for stream, settings in make_paths_absolute(job.resolved["data"])["streams"].items():
             for source, node in settings["sources"].items():
                 if node.get("_target_") == HUB and node not in seen:
                     seen.append(node)
@@ -80,29 +81,29 @@ def learnt(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
 def named(own: Mapping[str, str], kind: str) -> list[str]:
     """The suites or the data that are asked for, or all that need nothing of the user's."""
     group = {"suites": "evals", "data": "data"}[kind]
-    return own[kind].split(",") if kind in own else [name for name in options(group) if name not in NEEDS_A_VALUE]
+    return own[kind].split(",") if kind in own else [name for name in list_options(group) if name not in NEEDS_A_VALUE]
 
 
-def with_stages(job: Job) -> Iterator[Job]:
+def with_stages(job: Composition) -> Iterator[Composition]:
     """A job and all runs that it starts from or learns from."""
     yield job
-    for other in (parent_of(job), teacher_of(job)):
+    for other in (compose_parent(job), compose_teacher(job)):
         if other is not None:
             yield from with_stages(other)
 
 
 def opened(node: Mapping[str, Any]) -> str:
     """What is wrong with a data set of the hub, or ""; the check goes on whatever it is."""
-    from experiments.config.build import build
+    from experiments.config.build import instantiate_node
 
     try:
-        build(node, "data").open_tables()
+        instantiate_node(node, "data").open_tables()
     except Exception as error:
         return first_line(str(error)) or type(error).__name__
     return ""
 
 
-def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def scored(own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(suite/task, what is wrong or "") of named suites, those of tables, or all that need no file."""
     if "data" in own:
         return
@@ -111,7 +112,7 @@ def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
         jobs = [compose([f"evals=[{name}]", "scale=none", *overrides]) for name in names]
     suites: dict[str, Any] = {}
     for job in jobs:
-        suites |= settled(job.resolved["evals"])
+        suites |= make_paths_absolute(job.resolved["evals"])
     for name, suite in suites.items():
         for task, problem in checked(name, suite):
             yield f"{name}/{task}", problem
@@ -120,10 +121,10 @@ def scored(own: Mapping[str, str], jobs: Sequence[Job], overrides: Sequence[str]
 def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(task, what is wrong or "") of each task of a suite."""
     from evals.check_data import problems
-    from experiments.config.build import build
+    from experiments.config.build import instantiate_node
 
     try:
-        suite = build(settings, f"evals.{name}")
+        suite = instantiate_node(settings, f"evals.{name}")
     except (ValueError, OSError) as error:
         yield "*", first_line(str(error))
         return
@@ -131,4 +132,4 @@ def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

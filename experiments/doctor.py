@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.config.errors import UsageError, first_line, told
-from experiments.config.paths import outputs
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError, first_line
+from experiments.config.paths import outputs_folder
 from experiments.runs import flash
 from experiments.runs.provenance import processor, versions
 from experiments.runs.wandb_mirror import mode
@@ -68,7 +69,7 @@ def machine() -> Iterator[Finding]:
         good=memory.available >= MEMORY_GIB * 2**30,
         remedy=f"the mini scale wants {MEMORY_GIB} GiB: end other programs, or lower runtime.chunk_tokens",
     )
-    for name, folder in (("disk of outputs/", outputs()), ("disk of the cache", cache_dir())):
+    for name, folder in (("disk of outputs/", outputs_folder()), ("disk of the cache", cache_dir())):
         place = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(place).free
         writable = os.access(place, os.W_OK)
@@ -236,4 +237,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

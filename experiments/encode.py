@@ -4,8 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.config.errors import UsageError, opening, told
-from experiments.config.paths import shown
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError, as_usage_error
+from experiments.config.paths import display_path
 from experiments.runs.files import written_whole
 from experiments.runs.resolve_model import foreign_run, run_folder, split
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     if side not in ("query", "document"):
         raise UsageError(f"side={side} is neither query nor document")
     texts = lines(Path(own["input"]).expanduser())
-    with opening():
+    with as_usage_error():
         found = embedder(own["model"], overrides)
     vectors = found.encode(texts, side=side, instruction=own.get("instruction", ""))
     import numpy as np
@@ -60,7 +61,7 @@ def embedder(model: str, overrides: Sequence[str]):
     folder = run_folder(model)
     if folder is not None:
         if overrides:
-            raise UsageError(f"{shown(folder)} has its settings; {overrides[0]} cannot change them")
+            raise UsageError(f"{display_path(folder)} has its settings; {overrides[0]} cannot change them")
         from experiments.runs.open_run import opened
 
         found = opened(folder).subject
@@ -70,11 +71,11 @@ def embedder(model: str, overrides: Sequence[str]):
         from experiments.runs.open_run import built, subject
 
         experiment = from_config(run.config)
-        found = subject(experiment, built(experiment) if experiment.ours else None, run.identity[:16], None)
+        found = subject(experiment, built(experiment) if experiment.is_decoder else None, run.identity[:16], None)
     if found.embedder is None:
         raise UsageError(f"model={model} gives no vectors")
     return found.embedder
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

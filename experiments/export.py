@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.config.errors import UsageError, opening, told
-from experiments.config.paths import shown
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError, as_usage_error
+from experiments.config.paths import display_path
 from experiments.runs.resolve_model import run_folder, split
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     from experiments.runs.open_run import opened
     from unified_lm.backbones.base import without_progress_bars
 
-    with opening():
+    with as_usage_error():
         found = opened(folder)
     if found.built is None:
         raise UsageError(f"run={own['run']} has no decoder of ours to export")
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if target.exists():
             target.rmdir()
         shutil.move(made, target)
-    print(f"{shown(target.absolute())}: a decoder for transformers and vLLM (AutoModelForCausalLM)")
+    print(f"{display_path(target.absolute())}: a decoder for transformers and vLLM (AutoModelForCausalLM)")
     if reason is None:
         print("it embeds with sentence_transformers.SentenceTransformer(DIR).encode_query / encode_document")
         return 0
@@ -164,4 +165,4 @@ def verify(found: "Opened", folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

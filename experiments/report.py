@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.config.errors import UsageError, told
-from experiments.config.paths import outputs, runs, shown
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError
+from experiments.config.paths import display_path, outputs_folder, runs_folder
 from experiments.runs import record
 from experiments.runs.files import write
 from experiments.tables.render import STYLE
@@ -19,7 +20,7 @@ FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcapti
 
 def write_report() -> Path:
     """outputs/report/index.html, from what outputs/ holds."""
-    path = outputs() / "report" / "index.html"
+    path = outputs_folder() / "report" / "index.html"
     write(path, page())
     return path
 
@@ -41,7 +42,7 @@ def page() -> str:
 
 def tables() -> Iterator[str]:
     """The bodies of the rendered tables, in the order of their numbers."""
-    pages = {path.stem.removeprefix("table-"): path for path in (outputs() / "tables").glob("table-*.html")}
+    pages = {path.stem.removeprefix("table-"): path for path in (outputs_folder() / "tables").glob("table-*.html")}
     found = [pages[number] for number in sorted(filter(str.isdecimal, pages), key=int)]
     for path in found:
         yield from re.findall(r"<body>(.*)</body>", path.read_text(encoding="utf-8"), re.S)
@@ -50,7 +51,7 @@ def tables() -> Iterator[str]:
 
 
 def records() -> Iterator[dict[str, Any]]:
-    for folder in sorted(runs().glob("*")):
+    for folder in sorted(runs_folder().glob("*")):
         entry = record.read(folder)
         if entry is not None:
             yield entry
@@ -59,7 +60,7 @@ def records() -> Iterator[dict[str, Any]]:
 def curves(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """(run id, SVG) of every run that logged at least two steps."""
     for entry in entries:
-        rows = record.history(runs() / entry["run_id"])
+        rows = record.history(runs_folder() / entry["run_id"])
         if len(rows) > 1:
             yield entry["run_id"], curve(rows, list(entry["losses"]) or ["loss"])
 
@@ -113,9 +114,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(
             "usage: python -m experiments.report (it takes nothing; UNIFIED_LM_OUTPUTS says where outputs/ is)"
         )
-    print(f"page: {shown(write_report())}")
+    print(f"page: {display_path(write_report())}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

@@ -4,9 +4,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from experiments.config.errors import UsageError, told
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError
 from experiments.config.identity import Run
-from experiments.config.paths import shown
+from experiments.config.paths import display_path
 from experiments.report import write_report
 from experiments.runs.execute import ensure, require_device
 from experiments.runs.side_by_side import Crew
@@ -32,10 +33,10 @@ def main(arguments: Sequence[str]) -> int:
         print("stopped; the same command continues from the last checkpoints", file=sys.stderr)
         return REQUEUE
     code = tell(table_of(asked, runs))
-    print(f"page: {shown(write_report())}")
+    print(f"page: {display_path(write_report())}")
     failed = [run for run in every if codes[run.run_id]]
     for run in failed:
-        print(f"failed: {run.run_id}, see {shown(run.folder / 'worker.log')}", file=sys.stderr)
+        print(f"failed: {run.run_id}, see {display_path(run.folder / 'worker.log')}", file=sys.stderr)
     return 1 if failed else code
 
 
@@ -71,8 +72,8 @@ def made(run: Run, number: int, count: int) -> int:
 
 def unique(runs: Iterable[Run]) -> list[Run]:
     """Runs in their order, each once; one that two rows score with other suites is asked for each."""
-    return list({(run.run_id, run.whole): run for run in runs}.values())
+    return list({(run.run_id, run.request_digest): run for run in runs}.values())
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

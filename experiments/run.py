@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from experiments.config.compose import compose, groups, name_of, options
-from experiments.config.errors import UsageError, first_line, told
+from experiments.config.command_line import cli_entry_point
+from experiments.config.compose import compose, list_groups, list_options, override_name
+from experiments.config.errors import UsageError, first_line
 from experiments.config.identity import Run, identify
 from experiments.runs.execute import ensure, missing_device, require_device
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         raise UsageError(f"unknown option {min(unknown)}; a setting is written name=value, see --help")
     if {"-h", "--help"} & set(flags):
-        print(help_text())
+        print(format_help())
         return 0
     if {"-m", "--multirun"} & set(flags):
         from experiments.runs.sweep import sweep
@@ -50,18 +51,18 @@ def main(arguments: Sequence[str]) -> int:
     if "--cfg" in flags:
         import yaml
 
-        require_values(run)
+        check_values(run)
         print(f"# {run.run_id}\n{yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)}", end="")
         return 0
     return ensure(run)
 
 
-def require_values(run: Run) -> None:
+def check_values(run: Run) -> None:
     """Refuse, as the worker would, values that cannot be; a run of chosen files has none of the user's own.
 
     Suites are left out where none of theirs is set, and what this machine lacks is not the values' fault.
     """
-    names = {name_of(override) for override in run.job.overrides} - {*groups(), "seed"}
+    names = {override_name(override) for override in run.job.overrides} - {*list_groups(), "seed"}
     if not names:
         return
     from experiments.config.build import from_config  # imports torch
@@ -76,10 +77,10 @@ def require_values(run: Run) -> None:
         raise UsageError(first_line(str(error))) from error
 
 
-def help_text() -> str:
-    lines = [f"  {group + '=':<12} {', '.join(options(group))}" for group in groups()]
+def format_help() -> str:
+    lines = [f"  {group + '=':<12} {', '.join(list_options(group))}" for group in list_groups()]
     return USAGE.format(groups="\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
-from experiments.config.compose import compose, name_of
-from experiments.config.errors import UsageError, told
-from experiments.config.identity import HOW, PRECISION, digest, settled, what
-from experiments.config.paths import outputs, shown
+from experiments.config.command_line import cli_entry_point
+from experiments.config.compose import compose, override_name
+from experiments.config.errors import UsageError
+from experiments.config.identity import NOT_SCIENCE, PRECISION, content_digest, make_paths_absolute, strip_modules
+from experiments.config.paths import display_path, outputs_folder
 from experiments.runs import record
 from experiments.runs.execute import ensure, work
 from experiments.runs.files import write, write_json
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         code, folder = ensure(run), run.folder
     else:
         code = rescored(folder, overrides)
-    suites = settled(compose([*overrides, "scale=none"]).resolved["evals"])
+    suites = make_paths_absolute(compose([*overrides, "scale=none"]).resolved["evals"])
     tell(folder, suites)
     return code
 
@@ -65,10 +66,10 @@ def rescored(folder: Path, overrides: Sequence[str]) -> int:
     with record.held(folder):
         entry = record.read(folder)
         if entry is None or entry["digest"] is None:
-            raise UsageError(f"{shown(folder)} has not been trained to its end: run it again")
+            raise UsageError(f"{display_path(folder)} has not been trained to its end: run it again")
         config = asked_anew(entry["config"], overrides, folder)
         if record.complete(entry, config):
-            print(f"already there: {shown(folder)}")
+            print(f"already there: {display_path(folder)}")
             return 0
         record.change(folder, config=config)
         write(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
@@ -80,12 +81,12 @@ def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path
 
     Raises `UsageError` for an override that would say otherwise.
     """
-    resolved = settled(compose([*overrides, "scale=none"]).resolved)
+    resolved = make_paths_absolute(compose([*overrides, "scale=none"]).resolved)
     changed = deepcopy(dict(config)) | {"evals": resolved["evals"]}
     for override in overrides:
-        *sections, leaf = name_of(override).split(".")
-        if (sections or [leaf])[0] not in HOW or leaf in PRECISION:
-            raise UsageError(f"{shown(folder)} has its settings; {override} cannot change them")
+        *sections, leaf = override_name(override).split(".")
+        if (sections or [leaf])[0] not in NOT_SCIENCE or leaf in PRECISION:
+            raise UsageError(f"{display_path(folder)} has its settings; {override} cannot change them")
         old, new = changed, resolved
         for section in sections:
             old, new = old[section], new[section]
@@ -108,11 +109,11 @@ def tell(folder: Path, suites: Mapping[str, Any]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    key = digest([entry["digest"], {name: what(suite) for name, suite in suites.items()}])[:16]
-    path = outputs() / "scores" / key / "scores.json"
+    key = content_digest([entry["digest"], {name: strip_modules(suite) for name, suite in suites.items()}])[:16]
+    path = outputs_folder() / "scores" / key / "scores.json"
     write_json(path, found)
-    print(f"scores: {shown(path)}")
-    print(f"record: {shown(folder / record.RECORD)}")
+    print(f"scores: {display_path(path)}")
+    print(f"record: {display_path(folder / record.RECORD)}")
 
 
 def named(suite: str) -> tuple[str, ...]:
@@ -121,4 +122,4 @@ def named(suite: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from experiments.config.compose import Job, compose
-from experiments.config.errors import UsageError, told
+from experiments.config.command_line import cli_entry_point
+from experiments.config.compose import Composition, compose
+from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.config.paths import outputs, shown
+from experiments.config.paths import display_path, outputs_folder
 from experiments.runs import record
 from experiments.runs.files import write
 from experiments.tables.code_versions import Maker
-from experiments.tables.definition import Definition, numbers, read
+from experiments.tables.definition import Definition, list_tables, read_definition
 from experiments.tables.fill import Made, Table, fill
 from experiments.tables.render import FORMATS, markdown
 
@@ -37,10 +38,10 @@ class Request:
 
     @property
     def definition(self) -> Definition:
-        return read(self.number, self.scale)
+        return read_definition(self.number, self.scale)
 
     @cached_property
-    def jobs(self) -> dict[str, Job]:
+    def jobs(self) -> dict[str, Composition]:
         """Each model of each row -> its command line, composed; the seeds are still to be given."""
         return {
             name: compose([f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides])
@@ -58,7 +59,7 @@ class Request:
         for name, model in self.definition.models.items():
             seeds = self.seeds[:1] if model.deterministic else self.seeds
             made = [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
-            found[name] = [first.setdefault(run.whole, run) for run in made]
+            found[name] = [first.setdefault(run.request_digest, run) for run in made]
         return found
 
 
@@ -69,11 +70,11 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
     """
     if {"-h", "--help"} & set(arguments):
         own = " [jobs=1]" if command == "reproduce" else ""
-        print(USAGE.format(command=command, own=own, what=what, tables=", ".join(map(str, numbers()))))
+        print(USAGE.format(command=command, own=own, what=what, tables=", ".join(map(str, list_tables()))))
         return None
     if not arguments or not arguments[0].isdecimal():
         raise UsageError(
-            f"say which table: python -m experiments.{command} N; there are: {', '.join(map(str, numbers()))}"
+            f"say which table: python -m experiments.{command} N; there are: {', '.join(map(str, list_tables()))}"
         )
     given = dict(argument.split("=", 1) for argument in arguments[1:] if "=" in argument)
     odd = [argument for argument in arguments[1:] if "=" not in argument]
@@ -98,7 +99,7 @@ def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
 def made_of(run: Run) -> Made:
     entry = record.read(run.folder)
     if entry is not None and entry["identity"] != run.identity:
-        raise UsageError(f"{shown(run.folder)} holds a run of another identity: move it away")
+        raise UsageError(f"{display_path(run.folder)} holds a run of another identity: move it away")
     makers = () if entry is None else tuple(Maker.of(one) for one in record.makers(entry))
     found = None if entry is None else record.as_asked(entry, run.config)
     return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=found, makers=makers)
@@ -108,7 +109,7 @@ def publish(table: Table) -> list[Path]:
     """Write every format; returns the paths."""
     paths = []
     for ending, render in FORMATS.items():
-        path = outputs() / "tables" / f"table-{table.definition.number}.{ending}"
+        path = outputs_folder() / "tables" / f"table-{table.definition.number}.{ending}"
         write(path, render(table))
         paths.append(path)
     return paths
@@ -118,7 +119,7 @@ def tell(table: Table) -> int:
     """Print and write a table; exit code 1 where a cell is missing."""
     paths = publish(table)
     print(markdown(table))
-    print("written:", ", ".join(shown(path) for path in paths))
+    print("written:", ", ".join(display_path(path) for path in paths))
     if table.missing:
         print(f"error: {len(table.missing)} of the table's runs are missing or incomplete:", file=sys.stderr)
         for what, command in table.missing:
@@ -133,4 +134,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

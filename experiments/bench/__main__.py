@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from experiments.bench.measure import Line
 from experiments.bench.shown import plot, table
-from experiments.config.errors import UsageError, told
-from experiments.config.paths import outputs, shown
+from experiments.config.command_line import cli_entry_point
+from experiments.config.errors import UsageError
+from experiments.config.paths import display_path, outputs_folder
 from experiments.runs.files import write, write_json
 from experiments.runs.provenance import git, hardware, versions
 
@@ -49,12 +50,12 @@ def main(arguments: Sequence[str]) -> int:
         "size": size,
     }
     name = device if size == 1 and set(only) == set(GROUPS) else f"{device}-{'-'.join(only)}-{size}"
-    place = outputs() / "bench" / name
+    place = outputs_folder() / "bench" / name
     write_json(place.with_suffix(".json"), facts | {"lines": [line.to_dict() for line in found]})
     write(place.with_suffix(".md"), table(found, facts))
     plot(found, place.with_suffix(".svg"))
     print(table(found, facts))
-    print(f"written: {shown(place)}.json, .md, .svg")
+    print(f"written: {display_path(place)}.json, .md, .svg")
     return 0
 
 
@@ -73,4 +74,4 @@ def measured(only: Sequence[str], size: int, repeats: int) -> Iterator[Line]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(main)())
+    sys.exit(cli_entry_point(main)())

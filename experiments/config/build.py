@@ -9,7 +9,7 @@ from hydra.errors import HydraException
 from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
-from experiments.config.errors import nearest
+from experiments.config.suggestions import suggest
 from unified_lm.attention import Plan
 from unified_lm.attention.kernels import choose
 from unified_lm.backbones import Backbone
@@ -90,16 +90,16 @@ class Experiment:
         if self.trains and getattr(self.method, "temperature", 1.0) <= 0:
             raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
-        if self.ours:
-            self.require_places()
-        if not self.ours and (self.trains or self.chained):
+        if self.is_decoder:
+            self.check_instruction_placeholders()
+        if not self.is_decoder and (self.trains or self.chained):
             what = "a parent" if self.chained else f"method {type(self.method).__name__}"
             raise ValueError(
                 f"backbone {type(self.backbone).__name__} is scored as it comes and {what} would train it; "
                 "use method=none without a parent, or a decoder as backbone"
             )
 
-    def require_places(self) -> None:
+    def check_instruction_placeholders(self) -> None:
         """Raises `ValueError` for a suite with an instruction that the template has no place for."""
         own = getattr(self.method, "sides", ())  # that the method's own prompt puts the instruction into
         places = {"query": self.template.query, "document": self.template.document}
@@ -118,7 +118,7 @@ class Experiment:
         return not isinstance(self.method, Untrained)
 
     @property
-    def ours(self) -> bool:
+    def is_decoder(self) -> bool:
         """Whether the backbone is a decoder that becomes a `UnifiedLM`, not a model or a search that is only scored."""
         return isinstance(self.backbone, Backbone)
 
@@ -131,23 +131,23 @@ def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experime
     runtime = dict(config["runtime"])
     wanted = runtime.pop("device")
     return Experiment(
-        **{name: build(config[name], name) for name in PARTS},
+        **{name: instantiate_node(config[name], name) for name in PARTS},
         name=config["name"],
         seed=config["seed"],
-        lengths=made(Lengths, config["lengths"], "lengths"),
+        lengths=build_dataclass(Lengths, config["lengths"], "lengths"),
         autocast=config["autocast"],
         slots_start=config["slots"]["start"],
-        evals={name: build(suite, f"evals.{name}") for name, suite in config["evals"].items()},
-        scoring=made(Scoring, config["scoring"], "scoring"),
-        runtime=made(Runtime, runtime, "runtime"),
-        device=device(wanted),
+        evals={name: instantiate_node(suite, f"evals.{name}") for name, suite in config["evals"].items()},
+        scoring=build_dataclass(Scoring, config["scoring"], "scoring"),
+        runtime=build_dataclass(Runtime, runtime, "runtime"),
+        device=resolve_device(wanted),
         kernel=config["kernel"],
-        launch=made(Launch, config["launch"], "launch"),
+        launch=build_dataclass(Launch, config["launch"], "launch"),
         chained=chained,
     )
 
 
-def device(wanted: str) -> str:
+def resolve_device(wanted: str) -> str:
     """cpu or cuda.
 
     Raises `ValueError` for a device that is not there.
@@ -164,10 +164,10 @@ def device(wanted: str) -> str:
     return wanted
 
 
-def build(node: Any, place: str) -> Any:
+def instantiate_node(node: Any, place: str) -> Any:
     """The object of a node with `_target_`s, every name and enumerated value checked first."""
     try:
-        return instantiate(OmegaConf.create(fitted(node, place)), _convert_="all")
+        return instantiate(OmegaConf.create(check_node(node, place)), _convert_="all")
     except HydraException as error:
         if isinstance(error.__cause__, ValueError | OSError):
             raise ValueError(str(error.__cause__)) from error
@@ -176,45 +176,45 @@ def build(node: Any, place: str) -> Any:
         raise
 
 
-def made(cls: type, values: Mapping[str, Any], place: str) -> Any:
-    return cls(**fitted_fields(cls, values, place))
+def build_dataclass(cls: type, values: Mapping[str, Any], place: str) -> Any:
+    return cls(**check_fields(cls, values, place))
 
 
-def fitted(node: Any, place: str) -> Any:
+def check_node(node: Any, place: str) -> Any:
     """A node whose fields exist in its dataclass and whose values are of the options and kinds that it states."""
     if isinstance(node, list):
-        return [fitted(value, f"{place}.{number}") for number, value in enumerate(node)]
+        return [check_node(value, f"{place}.{number}") for number, value in enumerate(node)]
     if not isinstance(node, Mapping):
         return node
-    inside = {key: fitted(value, f"{place}.{key}") for key, value in node.items()}
-    cls = get_class(node["_target_"]) if "_target_" in node and is_class(node["_target_"]) else None
+    inside = {key: check_node(value, f"{place}.{key}") for key, value in node.items()}
+    cls = get_class(node["_target_"]) if "_target_" in node and names_class(node["_target_"]) else None
     if not is_dataclass(cls):
         return inside
     own = {key: value for key, value in inside.items() if not key.startswith("_")}
-    return inside | fitted_fields(cls, own, place)
+    return inside | check_fields(cls, own, place)
 
 
-def is_class(target: str) -> bool:
+def names_class(target: str) -> bool:
     """Whether a `_target_` names a class; it may name a function as well."""
     return isinstance(get_object(target), type)
 
 
-def fitted_fields(cls: type, values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Raises `ValueError` for an unknown field or value, with the nearest name."""
+def check_fields(cls: type, values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Raises `ValueError` for an unknown field or value, with the suggest name."""
     known = {field.name: field for field in fields(cls) if field.init}
     types = typing.get_type_hints(cls)
     for name in values:
         if name not in known:
-            raise ValueError(f"{place}.{name} does not exist{nearest(name, known)}; it has: {', '.join(known)}")
-    return {name: fitted_value(types[name], value, f"{place}.{name}") for name, value in values.items()}
+            raise ValueError(f"{place}.{name} does not exist{suggest(name, known)}; it has: {', '.join(known)}")
+    return {name: check_value(types[name], value, f"{place}.{name}") for name, value in values.items()}
 
 
-def fitted_value(wanted: Any, value: Any, place: str) -> Any:
+def check_value(wanted: Any, value: Any, place: str) -> Any:
     """A value of a `Literal`, a number of the kind that is asked for (1 for 1.0); the rest is the class's business."""
     options = typing.get_args(wanted)
     if typing.get_origin(wanted) is Literal and value not in options:
         known = [str(option) for option in options]
-        raise ValueError(f"{place}={value} is unknown{nearest(str(value), known)}; use one of {', '.join(known)}")
+        raise ValueError(f"{place}={value} is unknown{suggest(str(value), known)}; use one of {', '.join(known)}")
     logical = isinstance(value, bool)
     if wanted in KINDS and (not isinstance(value, KINDS[wanted][0]) or logical != (wanted is bool)):
         raise ValueError(f"{place}={value!r} is not {KINDS[wanted][1]}")

@@ -10,7 +10,8 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.config.errors import HYDRA_ERRORS, UsageError, explained
+from experiments.config.errors import UsageError
+from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.paths import CONF
 from unified_lm.data.hub import generator_split
 
@@ -21,14 +22,14 @@ OmegaConf.register_new_resolver("generator_split", generator_split, replace=True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Composition:
     """A composed command line: `config` without Hydra's own node, the option chosen in each group, the overrides."""
 
     config: DictConfig
     choices: Mapping[str, Any]
     overrides: tuple[str, ...]
 
-    def with_seed(self, seed: int) -> "Job":
+    def with_seed(self, seed: int) -> "Composition":
         """The same job at another seed; what interpolates the seed follows."""
         config = self.config.copy()
         config.seed = seed
@@ -44,10 +45,10 @@ class Job:
         try:
             return OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
         except HYDRA_ERRORS as error:
-            raise explained(error, lambda: dotted(self.config)) from error
+            raise explain_hydra_error(error, lambda: iterate_setting_names(self.config)) from error
 
 
-def compose(overrides: Sequence[str]) -> Job:
+def compose(overrides: Sequence[str]) -> Composition:
     """The configuration of a command line.
 
     Raises `UsageError`, in one line with the nearest name, for a name, an option or a value that does not exist.
@@ -55,12 +56,12 @@ def compose(overrides: Sequence[str]) -> Job:
     for override in overrides:
         refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
     try:
-        config = composed(overrides)
-        given = {name_of(override) for override in overrides}
-        if own := [override for override in of_experiment(config) if name_of(override) not in given]:
-            config = composed([*own, *overrides])
+        config = compose_with_hydra(overrides)
+        given = {override_name(override) for override in overrides}
+        if own := [override for override in of_experiment(config) if override_name(override) not in given]:
+            config = compose_with_hydra([*own, *overrides])
     except HYDRA_ERRORS as error:
-        raise explained(error, lambda: settings(overrides)) from error
+        raise explain_hydra_error(error, lambda: list_settings(overrides)) from error
     except ValueError as error:  # a group that is given a number
         raise UsageError(f"{error}: {' '.join(overrides)}") from error
     choices = {group: choice for group, choice in config.hydra.runtime.choices.items() if "hydra/" not in group}
@@ -69,10 +70,10 @@ def compose(overrides: Sequence[str]) -> Job:
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise UsageError(f"seed={config.seed} is no whole number")
     for override in overrides:
-        name = name_of(override)
+        name = override_name(override)
         if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
             raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
-    return Job(config=config, choices=choices, overrides=tuple(overrides))
+    return Composition(config=config, choices=choices, overrides=tuple(overrides))
 
 
 def of_experiment(config: DictConfig) -> list[str]:
@@ -81,11 +82,11 @@ def of_experiment(config: DictConfig) -> list[str]:
     return [*config.keep, *([f"recipe={config.recipe}"] if taken_up else [])]
 
 
-def name_of(override: str) -> str:
+def override_name(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
+def compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
     """Hydra's composition, also from within a Hydra job, whose global state it leaves as it was."""
     state = GlobalHydra.instance()
     outer, state.hydra = state.hydra, None
@@ -96,17 +97,17 @@ def composed(overrides: Sequence[str]) -> DictConfig:
         GlobalHydra.instance().hydra = outer
 
 
-def parent_of(job: Job) -> Job | None:
+def compose_parent(job: Composition) -> Composition | None:
     """The stage that this job starts from: its own experiment at the child's seed, scale and backbone."""
-    return stage(job, "parent")
+    return compose_stage(job, "parent")
 
 
-def teacher_of(job: Job) -> Job | None:
+def compose_teacher(job: Composition) -> Composition | None:
     """The run whose vectors this job learns from: its own experiment at this one's seed, scale and backbone."""
-    return stage(job, "teacher")
+    return compose_stage(job, "teacher")
 
 
-def stage(job: Job, kind: str) -> Job | None:
+def compose_stage(job: Composition, kind: str) -> Composition | None:
     """Another experiment at a job's seed, scale and backbone, with its further overrides; nothing is scored of it.
 
     Raises `UsageError` for overrides of a stage that the job does not have.
@@ -117,41 +118,43 @@ def stage(job: Job, kind: str) -> Job | None:
     if name is None:
         return None
     inherited = [f"{group}={job.choices[group]}" for group in INHERITED]
-    found_at = [override for override in job.overrides if name_of(override).startswith(("data_mirror", "revisions."))]
+    found_at = [
+        override for override in job.overrides if override_name(override).startswith(("data_mirror", "revisions."))
+    ]
     older = compose([f"experiment={name}", *inherited, *found_at, f"seed={job.config.seed}", "evals=[]", *given])
     if not any(o.lstrip("+~").startswith("backbone") for o in given):
         older.config.backbone = job.config.backbone
     return older
 
 
-def options(group: str) -> list[str]:
+def list_options(group: str) -> list[str]:
     """The files of a group of conf/."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def groups() -> list[str]:
+def list_groups() -> list[str]:
     return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "table")
 
 
-def settings(overrides: Sequence[str]) -> tuple[str, ...]:
+def list_settings(overrides: Sequence[str]) -> tuple[str, ...]:
     """Every name that an override may have beside the group choices of `overrides`, where these compose."""
-    choices = [override for override in overrides if name_of(override) in groups()]
+    choices = [override for override in overrides if override_name(override) in list_groups()]
     try:
-        config = composed(choices)
+        config = compose_with_hydra(choices)
     except HYDRA_ERRORS:
-        config = composed([])
+        config = compose_with_hydra([])
     with open_dict(config):
         del config["hydra"]
-    return (*groups(), *dotted(config))
+    return (*list_groups(), *iterate_setting_names(config))
 
 
-def dotted(node: Any, prefix: str = "") -> Iterator[str]:
+def iterate_setting_names(node: Any, prefix: str = "") -> Iterator[str]:
     """The dotted names of a config's nodes."""
     if OmegaConf.is_dict(node):
         for key in node:
             yield f"{prefix}{key}"
             if not OmegaConf.is_missing(node, key):
-                yield from dotted(node._get_node(key), f"{prefix}{key}.")
+                yield from iterate_setting_names(node._get_node(key), f"{prefix}{key}.")
 
 
 def refuse_hydra_settings(group: str, choice: str) -> None:

@@ -13,23 +13,23 @@ from hydra.errors import HydraException
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
-from experiments.config.compose import Job, parent_of, teacher_of
+from experiments.config.compose import Composition, compose_parent, compose_teacher
 from experiments.config.errors import UsageError, first_line
-from experiments.config.paths import runs
+from experiments.config.paths import runs_folder
 from unified_lm.files import folder_digest
 
-HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "revisions")
+NOT_SCIENCE = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "revisions")
 PRECISION = ("param_dtype", "reduce_dtype")  # of `launch`, where all else is how: they round what is trained
 STAGES = ("parent", "parent_overrides", "teacher", "teacher_overrides")  # they count by their run ids
 NAMES = ("name", "keep", "recipe", *STAGES)
-PLACES = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
+PATH_KEYS = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A job that knows who it is. `identity` is the whole digest of its science, `run_id` the readable name of it."""
 
-    job: Job
+    job: Composition
     config: dict[str, Any]
     identity: str
     parent: "Run | None"
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        return runs() / self.run_id
+        return runs_folder() / self.run_id
 
     @property
-    def whole(self) -> str:
+    def request_digest(self) -> str:
         """What two runs share that are one and the same: the science, the suites, and how a model is put to them."""
-        return digest([self.identity, self.config["evals"], self.config["scoring"]])
+        return content_digest([self.identity, self.config["evals"], self.config["scoring"]])
 
     @property
     def command(self) -> str:
@@ -54,7 +54,7 @@ class Run:
         return " ".join(["python -m experiments.run", *map(shlex.quote, self.job.overrides)])
 
 
-def identify(job: Job, *, above: tuple[str, ...] = ()) -> Run:
+def identify(job: Composition, *, above: tuple[str, ...] = ()) -> Run:
     """The run of a job, its parents identified first. Reads no data and imports no torch.
 
     Raises `UsageError` for a chain of parents that comes back to where it began, and for data that is not there.
@@ -62,91 +62,106 @@ def identify(job: Job, *, above: tuple[str, ...] = ()) -> Run:
     name = str(job.choices.get("experiment") or job.config.name)
     if name in above:
         raise UsageError(f"parents form a circle: {' -> '.join([*above, name])}; one of them must have parent=null")
-    older = parent_of(job)
+    older = compose_parent(job)
     parent = None if older is None else identify(older, above=(*above, name))
-    other = teacher_of(job)
+    other = compose_teacher(job)
     teacher = None if other is None else identify(other, above=(*above, name))
-    config = settled(job.resolved)
+    config = make_paths_absolute(job.resolved)
     if not re.fullmatch(r"[\w.+-]+", str(config["name"])):
         raise UsageError(f"name={config['name']!r} becomes a folder: use letters, digits and . _ + - only")
     stages = {"parent": parent, "teacher": teacher}
-    content = science(config) | {kind: run.run_id for kind, run in stages.items() if run is not None}
-    return Run(job=job, config=config, identity=digest(content), **stages)
+    content = scientific_content(config) | {kind: run.run_id for kind, run in stages.items() if run is not None}
+    return Run(job=job, config=config, identity=content_digest(content), **stages)
 
 
-def settled(node: Any) -> Any:
+def make_paths_absolute(node: Any) -> Any:
     """Paths made absolute once, here, so that no later process depends on its working directory."""
     if isinstance(node, list):
-        return [settled(value) for value in node]
+        return [make_paths_absolute(value) for value in node]
     if not isinstance(node, dict):
         return node
     return {
-        key: str(Path(value).expanduser().absolute()) if key in PLACES and isinstance(value, str) else settled(value)
+        key: str(Path(value).expanduser().absolute())
+        if key in PATH_KEYS and isinstance(value, str)
+        else make_paths_absolute(value)
         for key, value in node.items()
     }
 
 
-def science(config: Mapping[str, Any]) -> dict[str, Any]:
+def scientific_content(config: Mapping[str, Any]) -> dict[str, Any]:
     """The scientific content of a resolved config, with the data (and what a method reads) named by fingerprints."""
-    rest = (*HOW, *NAMES, "data", "backbone", "method")
-    content = {key: what(value) for key, value in config.items() if key not in rest}
-    method = what(config["method"]) | {k: sources(v) for k, v in config["method"].items() if isinstance(v, dict)}
-    content |= {"data": sources(config["data"]), "backbone": weights(config["backbone"]), "method": method}
+    rest = (*NOT_SCIENCE, *NAMES, "data", "backbone", "method")
+    content = {key: strip_modules(value) for key, value in config.items() if key not in rest}
+    method = strip_modules(config["method"]) | {
+        k: fingerprint_sources(v) for k, v in config["method"].items() if isinstance(v, dict)
+    }
+    content |= {
+        "data": fingerprint_sources(config["data"]),
+        "backbone": fingerprint_weights(config["backbone"]),
+        "method": method,
+    }
     reduced = {name: config["launch"][name] for name in PRECISION if config["launch"].get(name) is not None}
     return content | ({"precision": reduced} if reduced else {})
 
 
-def what(node: Any) -> Any:
+def strip_modules(node: Any) -> Any:
     """Class names without their modules, so that moving a file orphans no result; 1.0 and 1 are one number."""
     if isinstance(node, Mapping):
-        return {key: value.rpartition(".")[2] if key == "_target_" else what(value) for key, value in node.items()}
+        return {
+            key: value.rpartition(".")[2] if key == "_target_" else strip_modules(value) for key, value in node.items()
+        }
     if isinstance(node, list | tuple):
-        return [what(value) for value in node]
+        return [strip_modules(value) for value in node]
     return int(node) if isinstance(node, float) and node.is_integer() else node
 
 
-def sources(node: Any) -> Any:
+def fingerprint_sources(node: Any) -> Any:
     """`what`, with the fingerprint of each data source in place of the path it lies at."""
     if isinstance(node, list):
-        return [sources(value) for value in node]
+        return [fingerprint_sources(value) for value in node]
     if not isinstance(node, dict):
-        return what(node)
-    if not is_source(node):
-        return {key: value.rpartition(".")[2] if key == "_target_" else sources(value) for key, value in node.items()}
+        return strip_modules(node)
+    if not is_data_source(node):
+        return {
+            key: value.rpartition(".")[2] if key == "_target_" else fingerprint_sources(value)
+            for key, value in node.items()
+        }
     try:
         fingerprint = instantiate(OmegaConf.create(node), _convert_="all").fingerprint()
     except (HydraException, OSError, ValueError) as error:
         raise UsageError(f"data: {first_line(str(error.__cause__ or error))}") from error
-    return what({key: value for key, value in node.items() if key not in PLACES}) | {"fingerprint": fingerprint}
+    return strip_modules({key: value for key, value in node.items() if key not in PATH_KEYS}) | {
+        "fingerprint": fingerprint
+    }
 
 
-def is_source(node: Mapping[str, Any]) -> bool:
+def is_data_source(node: Mapping[str, Any]) -> bool:
     """Whether a node is one data set: it knows its fingerprint and is made of no other objects."""
     return (
         "_target_" in node
         and "_target_" not in str(list(node.values()))
-        and hasattr(located(node["_target_"]), "fingerprint")
+        and hasattr(import_class(node["_target_"]), "fingerprint")
     )
 
 
-def weights(node: Mapping[str, Any]) -> Any:
+def fingerprint_weights(node: Mapping[str, Any]) -> Any:
     """`what`, with the content of a local folder in place of its path."""
     folders = {
         key: Path(node[key]).expanduser()
         for key in ("id", "model")
         if isinstance(node.get(key), str) and Path(node[key]).expanduser().is_dir()
     }
-    return what(node) | {key: folder_digest(folder) for key, folder in folders.items()}
+    return strip_modules(node) | {key: folder_digest(folder) for key, folder in folders.items()}
 
 
-def located(target: str) -> type:
+def import_class(target: str) -> type:
     try:
         return get_class(target)
     except (ImportError, ValueError, HydraException) as error:
         raise UsageError(f"_target_: {target} cannot be imported: {first_line(str(error))}") from error
 
 
-def digest(content: Any) -> str:
+def content_digest(content: Any) -> str:
     """sha256 of JSON with sorted keys.
 
     Raises `UsageError` for NaN or infinity, which are equal to nothing.

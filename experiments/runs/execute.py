@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from experiments.config.compose import Job
+from experiments.config.compose import Composition
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run
-from experiments.config.paths import ROOT, shown
+from experiments.config.paths import ROOT, display_path
 from experiments.runs import record
 from unified_lm.training.watchdog import REQUEUE
 
@@ -33,9 +33,9 @@ def ensure(run: Run) -> int:
             return code
     with record.held(run.folder):
         if not begun(run):
-            print(f"already there: {shown(run.folder)}", flush=True)
+            print(f"already there: {display_path(run.folder)}", flush=True)
             return 0
-        print(f"{run.run_id} -> {shown(run.folder)}", flush=True)
+        print(f"{run.run_id} -> {display_path(run.folder)}", flush=True)
         return work(run.folder, run.config)
 
 
@@ -61,7 +61,7 @@ def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
     return saved is not None and saved.digest == entry["digest"]
 
 
-def require_device(job: Job) -> None:
+def require_device(job: Composition) -> None:
     """Stop before any work, and before any data is asked for, where a job needs a GPU and torch sees none."""
     if missing_device(job):
         import torch
@@ -73,7 +73,7 @@ def require_device(job: Job) -> None:
         )
 
 
-def missing_device(job: Job) -> bool:
+def missing_device(job: Composition) -> bool:
     """Whether a job needs a GPU and torch sees none."""
     if job.config.runtime.device != "cuda":
         return False

@@ -10,7 +10,7 @@ import yaml
 from evals.score import Searcher, Subject
 from experiments.config.build import Experiment, from_config
 from experiments.config.errors import UsageError
-from experiments.config.paths import runs, shown
+from experiments.config.paths import display_path, runs_folder
 from experiments.runs import record
 from unified_lm.backbones import Loaded
 from unified_lm.inference.embedding_store import Store
@@ -96,12 +96,14 @@ def opened(folder: Path) -> Opened:
     """
     entry = record.read(folder)
     if entry is None:
-        raise UsageError(f"{shown(folder)} is no run directory: it has no record.json")
+        raise UsageError(f"{display_path(folder)} is no run directory: it has no record.json")
     if entry["digest"] is None:
-        raise UsageError(f"{shown(folder)} has not been trained to its end (status {entry['status']}): run it again")
+        raise UsageError(
+            f"{display_path(folder)} has not been trained to its end (status {entry['status']}): run it again"
+        )
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     experiment = from_config(config, chained=entry["parent"] is not None)
-    if not experiment.ours:
+    if not experiment.is_decoder:
         return Opened(entry=entry, experiment=experiment, built=None)
     made = built(experiment, parent_model(entry))
     if experiment.trains:
@@ -110,7 +112,7 @@ def opened(folder: Path) -> Opened:
 
 
 def parent_model(entry: dict[str, Any]) -> Built | None:
-    return None if entry["parent"] is None else opened(runs() / entry["parent"]).built
+    return None if entry["parent"] is None else opened(runs_folder() / entry["parent"]).built
 
 
 def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
@@ -121,8 +123,8 @@ def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
     saved = checkpoint.latest_checkpoint(folder / "checkpoint", entry["run_id"])
     if saved is None or saved.digest != entry["digest"]:
         raise ValueError(
-            f"{shown(folder / 'checkpoint')} lacks the weights {entry['digest']} of step {entry['step']} that the "
-            "record names, or they are damaged; move the run's folder away and run it again"
+            f"{display_path(folder / 'checkpoint')} lacks the weights {entry['digest']} of step {entry['step']} that "
+            "the record names, or they are damaged; move the run's folder away and run it again"
         )
     checkpoint.load_weights(saved, model)
 

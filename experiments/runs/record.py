@@ -18,8 +18,8 @@ from filelock import FileLock, Timeout
 from evals import instructions
 from evals.score import PROTOCOLS
 from experiments.config.errors import UsageError
-from experiments.config.identity import Run, digest, sources, what
-from experiments.config.paths import shown
+from experiments.config.identity import Run, content_digest, fingerprint_sources, strip_modules
+from experiments.config.paths import display_path
 from experiments.runs.files import write, write_json
 from experiments.runs.provenance import SCORING, code_of, git, versions
 from unified_lm.files import files_below
@@ -54,11 +54,11 @@ def begin(run: Run) -> dict[str, Any]:
     if record is None:
         strangers = [path.name for path in run.folder.glob("[!.]*")] if run.folder.exists() else []
         if strangers:
-            raise UsageError(f"{shown(run.folder)} holds {strangers[0]} but no {RECORD}: move it away")
+            raise UsageError(f"{display_path(run.folder)} holds {strangers[0]} but no {RECORD}: move it away")
         record = blank(run)
     if record.get("identity") != run.identity:
         raise UsageError(
-            f"{shown(run.folder)} holds a run of another identity, which is never overwritten: move it away"
+            f"{display_path(run.folder)} holds a run of another identity, which is never overwritten: move it away"
         )
     if record["status"] in ("stopped", "failed"):  # how the last attempt ended says nothing about this one
         record |= {"status": "started" if record["digest"] is None else "trained", "error": None}
@@ -117,14 +117,14 @@ def fingerprints(run: Run) -> dict[str, str]:
         for key, value in children:
             yield from found(value, f"{place}.{key}")
 
-    return dict(found(sources(run.config["data"]), "data"))
+    return dict(found(fingerprint_sources(run.config["data"]), "data"))
 
 
 def change(folder: Path, **fields: Any) -> dict[str, Any]:
     """Replace fields of a record that is there."""
     record = read(folder)
     if record is None:
-        raise UsageError(f"{shown(folder)} has no {RECORD}")
+        raise UsageError(f"{display_path(folder)} has no {RECORD}")
     record |= fields
     write_json(folder / RECORD, record)
     return record
@@ -146,13 +146,15 @@ def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
     libraries = versions(SCORING)
     decided = [libraries, dict(PROTOCOLS), checkpoint, config["scoring"]]
-    return {name: digest([followed(what(suite)), *decided])[:16] for name, suite in config["evals"].items()}
+    return {
+        name: content_digest([followed(strip_modules(suite)), *decided])[:16] for name, suite in config["evals"].items()
+    }
 
 
 def ways(config: Mapping[str, Any]) -> dict[str, str]:
     """Suite -> digest of how the config scores it: what `asked` holds, without versions, weights and state of data."""
     return {
-        name: digest([followed(what(suite), placed=False), config["scoring"]])[:16]
+        name: content_digest([followed(strip_modules(suite), placed=False), config["scoring"]])[:16]
         for name, suite in config["evals"].items()
     }
 

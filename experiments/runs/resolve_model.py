@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.config.compose import compose
-from experiments.config.errors import UsageError, nearest
+from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.config.paths import runs
+from experiments.config.paths import runs_folder
+from experiments.config.suggestions import suggest
 from experiments.runs import record
 
 PACKAGED = "packaged:"
@@ -15,7 +16,7 @@ FOREIGN = ("modules.json", "config_sentence_transformers.json")  # what sentence
 
 def run_folder(model: str) -> Path | None:
     """The run directory that a run id or a path names; None for a model that no run of ours made."""
-    for folder in (runs() / model, Path(model).expanduser()):
+    for folder in (runs_folder() / model, Path(model).expanduser()):
         if record.read(folder) is not None:
             return folder
     return None
@@ -30,8 +31,8 @@ def foreign_run(model: str, overrides: Sequence[str]) -> Run:
     """
     folder = Path(model).expanduser()
     if not folder.is_dir() and model.count("/") != 1:
-        known = [path.name for path in runs().glob("*")]
-        raise UsageError(f"model={model} is no run{nearest(model, known)}, no folder and no hub id (ORG/NAME)")
+        known = [path.name for path in runs_folder().glob("*")]
+        raise UsageError(f"model={model} is no run{suggest(model, known)}, no folder and no hub id (ORG/NAME)")
     packaged = model.startswith(PACKAGED)
     asked = "backbone=sentence_transformers" in overrides
     theirs = packaged or asked or any((folder / name).exists() for name in FOREIGN)

@@ -12,7 +12,7 @@ from filelock import Timeout
 
 from experiments.config.errors import USAGE, UsageError, first_line
 from experiments.config.identity import Run
-from experiments.config.paths import shown
+from experiments.config.paths import display_path
 from experiments.runs import record
 from experiments.runs.execute import STOPS, begun, ended, environment, worker
 from experiments.runs.progress import Follower
@@ -107,7 +107,9 @@ class Crew:
     def start(self) -> None:
         """Give a free place to each run whose older ones are there."""
         for run in list(self.waiting):
-            older = [self.ends.get((one.run_id, one.whole)) for one in (run.parent, run.teacher) if one is not None]
+            older = [
+                self.ends.get((one.run_id, one.request_digest)) for one in (run.parent, run.teacher) if one is not None
+            ]
             if any(older):
                 self.waiting.remove(run)
                 self.note(run, 1, "not started: what it starts from is not there")
@@ -144,11 +146,11 @@ class Crew:
                 start_new_session=True,
             )
         self.working.append(Job(run=run, place=place, process=process, hold=hold, log=told, began=time.monotonic()))
-        print(f"{self.labels[id(run)]} started, see {shown(told.log)}", flush=True)
+        print(f"{self.labels[id(run)]} started, see {display_path(told.log)}", flush=True)
 
     def note(self, run: Run, code: int, words: str) -> None:
         self.codes[run.run_id] = self.codes.get(run.run_id) or code
-        self.ends[run.run_id, run.whole] = code
+        self.ends[run.run_id, run.request_digest] = code
         print(f"{self.labels[id(run)]} {words}", flush=True)
 
     @contextmanager
@@ -176,7 +178,7 @@ def stages(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         older = stages([one for one in (run.parent, run.teacher) if one is not None])
         for one in (*older, run):
-            found.setdefault((one.run_id, one.whole), one)
+            found.setdefault((one.run_id, one.request_digest), one)
     return list(found.values())
 
 

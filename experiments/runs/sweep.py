@@ -18,10 +18,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig
 
-from experiments.config.compose import compose, composed, settings
-from experiments.config.errors import HYDRA_ERRORS, UsageError, explained, first_line
+from experiments.config.compose import compose, compose_with_hydra, list_settings
+from experiments.config.errors import UsageError, first_line
+from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.identity import identify
-from experiments.config.paths import CONF, outputs, shown
+from experiments.config.paths import CONF, display_path, outputs_folder
 from experiments.runs.execute import ensure, require_device
 
 JOBS = "jobs.jsonl"
@@ -37,7 +38,7 @@ def sweep(overrides: Sequence[str]) -> int:
         require_device(asked)
         identify(asked)
     now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-    folder = outputs() / "multirun" / now
+    folder = outputs_folder() / "multirun" / now
     folder.mkdir(parents=True)  # told in one line where it cannot be
     place = QuotedString(text=str(folder), quote=Quote.single).with_quotes()
     sys.argv = ["experiments.run", "-m", *overrides, f"hydra.sweep.dir={place}", "hydra.sweep.subdir=."]
@@ -52,11 +53,11 @@ def combinations(overrides: Sequence[str]) -> list[list[str]]:
     try:
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
         fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
-        if not composed(fixed).hydra.sweeper._target_.endswith("BasicSweeper"):
+        if not compose_with_hydra(fixed).hydra.sweeper._target_.endswith("BasicSweeper"):
             return []
         jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     except HYDRA_ERRORS as error:
-        raise explained(error, lambda: settings(overrides)) from error
+        raise explain_hydra_error(error, lambda: list_settings(overrides)) from error
     if not jobs:
         raise UsageError(f"{' '.join(overrides)} matches nothing to run")
     return jobs
@@ -87,8 +88,14 @@ def summary(folder: Path) -> int:
     path = folder / JOBS
     jobs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     failed = [one for one in jobs if one["code"]]
-    print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs done, {len(failed)} failed ({shown(path)})", flush=True)
+    print(
+        f"{len(jobs) - len(failed)} of {len(jobs)} jobs done, {len(failed)} failed ({display_path(path)})", flush=True
+    )
     for one in failed:
-        log = "" if one["run_id"] is None else f", see {shown(outputs() / 'runs' / one['run_id'] / 'worker.log')}"
+        log = (
+            ""
+            if one["run_id"] is None
+            else f", see {display_path(outputs_folder() / 'runs' / one['run_id'] / 'worker.log')}"
+        )
         print(f"  failed: {' '.join(one['overrides'])}{': ' + one['said'] if one['said'] else ''}{log}", flush=True)
     return 0 if jobs and not failed else 1

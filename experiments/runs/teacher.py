@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.config.paths import runs
+from experiments.config.paths import runs_folder
 from experiments.runs.open_run import opened
 from unified_lm.data.model_made import write_teacher_vectors
 from unified_lm.data.rows import TrainingRow
@@ -21,7 +21,7 @@ def taught(method: Any, teacher: str | None, rows: Iterable[TrainingRow], folder
         return method
     if "teacher" not in {field.name for field in fields(method)}:
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
-    encoder = replace(opened(runs() / teacher).subject.embedder, similarity="dot")
+    encoder = replace(opened(runs_folder() / teacher).subject.embedder, similarity="dot")
     answers = [
         answer
         for row in rows

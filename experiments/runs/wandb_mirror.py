@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.config.errors import first_line
-from experiments.config.paths import outputs
+from experiments.config.paths import outputs_folder
 from experiments.runs.provenance import versions
 
 AXES = ("method", "backbone", "attention", "trainable")
@@ -108,7 +108,7 @@ def tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str,
     if wanted == "disabled" or "wandb" not in versions(("wandb",)):
         return Off()
     for name in OWN_FOLDERS:
-        os.environ.setdefault(name, str(outputs() / "wandb"))
+        os.environ.setdefault(name, str(outputs_folder() / "wandb"))
     import wandb
 
     past = list(past)

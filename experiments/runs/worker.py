@@ -20,7 +20,7 @@ import yaml
 
 from experiments.config.build import Experiment, from_config
 from experiments.config.errors import USAGE, first_line
-from experiments.config.paths import shown
+from experiments.config.paths import display_path
 from experiments.runs import progress, record
 from experiments.runs.open_run import Built, built, opened, parent_model, restore
 from experiments.runs.provenance import git, hardware, maker
@@ -84,7 +84,7 @@ def failed(folder: Path, error: Exception) -> int:
     log.error("failed", exc_info=error)
     why = f"{type(error).__name__}: {first_line(str(error))}"
     record.change(folder, status="failed", error=why)
-    print(f"failed: {why} (traceback in {shown(folder / 'worker.log')})", file=sys.stderr)
+    print(f"failed: {why} (traceback in {display_path(folder / 'worker.log')})", file=sys.stderr)
     return 1
 
 
@@ -109,7 +109,7 @@ def prepare(experiment: Experiment, entry: dict[str, Any]) -> Built | None:
     if experiment.runtime.threads:
         torch.set_num_threads(experiment.runtime.threads)
     torch.manual_seed(experiment.seed)
-    if not experiment.ours:
+    if not experiment.is_decoder:
         return None
     made = built(experiment, parent_model(entry))
     check_attention(made.model, experiment.attention)
@@ -145,7 +145,7 @@ def learn(
 ) -> dict[str, Any]:
     """Train where there is something to train, and write down where that ended."""
     if made is None or not experiment.trains:
-        digest = record.digest(identity_of(experiment))[:16]
+        digest = record.content_digest(identity_of(experiment))[:16]
         return record.change(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
     batches = experiment.data.load()
     facts = {
@@ -207,7 +207,7 @@ def trained(
 def identity_of(experiment: Experiment) -> dict[str, Any]:
     """What stands for the weights of a model that is not trained here."""
     backbone = experiment.backbone
-    return {"backbone": backbone.fingerprint() if experiment.ours else dict(backbone.identity)}
+    return {"backbone": backbone.fingerprint() if experiment.is_decoder else dict(backbone.identity)}
 
 
 def keep_log(folder: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from experiments.config.errors import UsageError, nearest
+from experiments.config.errors import UsageError
 from experiments.config.paths import CONF
+from experiments.config.suggestions import suggest
 
 RELATIONS = (">", "<")
 ORIGINS = ("printed", "derived", "third-party")
@@ -115,7 +116,7 @@ class Reported:
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
-            found = nearest(self.origin, ORIGINS)
+            found = suggest(self.origin, ORIGINS)
             raise UsageError(f"reported: origin={self.origin} is none of {', '.join(ORIGINS)}{found}")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise UsageError(f"reported: {self.value!r} is no number")
@@ -166,37 +167,37 @@ class Definition:
         return {name: model for row in self.rows for name, model in row.models.items()}
 
 
-def numbers() -> list[int]:
+def list_tables() -> list[int]:
     return sorted(int(path.stem) for path in (CONF / "table").glob("*.yaml"))
 
 
-def read(number: int, scale: str) -> Definition:
+def read_definition(number: int, scale: str) -> Definition:
     """The definition of table N at a scale.
 
     Raises `UsageError` for a table, a scale or a field that does not exist.
     """
     path = CONF / "table" / f"{number}.yaml"
     if not path.exists():
-        raise UsageError(f"table {number} is not defined; there are: {', '.join(map(str, numbers()))}")
+        raise UsageError(f"table {number} is not defined; there are: {', '.join(map(str, list_tables()))}")
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     scales = content.pop("scales")
     if scale not in scales:
         raise UsageError(
-            f"table {number} is not defined at scale={scale}{nearest(scale, scales)}; use {', '.join(scales)}"
+            f"table {number} is not defined at scale={scale}{suggest(scale, scales)}; use {', '.join(scales)}"
         )
-    return parsed(content | {"number": number, "scale": scale} | scales[scale], path)
+    return parse_definition(content | {"number": number, "scale": scale} | scales[scale], path)
 
 
-def parsed(content: Mapping[str, Any], path: Path) -> Definition:
+def parse_definition(content: Mapping[str, Any], path: Path) -> Definition:
     parts: dict[str, Any] = dict(content)
     for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim)):
-        parts[name] = tuple(item(cls, entry, path) for entry in parts.get(name) or ())
+        parts[name] = tuple(parse_item(cls, entry, path) for entry in parts.get(name) or ())
     parts["notes"] = tuple(parts.get("notes") or ())
-    parts["reported"] = published(parts.get("reported") or (), path)
-    return item(Definition, parts, path)
+    parts["reported"] = parse_reported(parts.get("reported") or (), path)
+    return parse_item(Definition, parts, path)
 
 
-def published(groups: Sequence[Mapping[str, Any]], path: Path) -> dict[str, dict[str, Reported]]:
+def parse_reported(groups: Sequence[Mapping[str, Any]], path: Path) -> dict[str, dict[str, Reported]]:
     """Numbers that stand together under their origin and source, by row and column.
 
     Raises `UsageError` for a group without one of them, and for two numbers of one cell.
@@ -213,14 +214,14 @@ def published(groups: Sequence[Mapping[str, Any]], path: Path) -> dict[str, dict
     return found
 
 
-def item(cls: type, entry: Mapping[str, Any], path: Path) -> Any:
+def parse_item(cls: type, entry: Mapping[str, Any], path: Path) -> Any:
     known = {field.name for field in fields(cls)}
     for key in entry:
         if key not in known:
-            raise UsageError(f"{path.name}: {cls.__name__.lower()} has no {key}{nearest(key, known)}")
+            raise UsageError(f"{path.name}: {cls.__name__.lower()} has no {key}{suggest(key, known)}")
     made = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     if isinstance(made.get("also"), Mapping):
-        made["also"] = item(Second, made["also"], path)
+        made["also"] = parse_item(Second, made["also"], path)
     try:
         return cls(**made)
     except TypeError as error:

@@ -8,12 +8,12 @@ import pytest
 
 from evals.averages import METRIC
 from evals.generation.suite import LmEvalSuite, reported
-from experiments.config.build import build
+from experiments.config.build import instantiate_node
 from experiments.config.compose import compose
 from experiments.tables import definition
 from experiments.tables.fill import Made, measure
 
-PAPER = [number for number in definition.numbers() if number != 15]
+PAPER = [number for number in definition.list_tables() if number != 15]
 
 
 @cache
@@ -28,7 +28,7 @@ def given(suite: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def places(suite: str) -> Iterator[tuple[str, str, str]]:
-    made = build(settings(suite), f"evals.{suite}")
+    made = instantiate_node(settings(suite), f"evals.{suite}")
     yield from ((mean.name, METRIC, "") for mean in made.means)
     if isinstance(made, LmEvalSuite):
         split = settings(suite)["split"]
@@ -45,7 +45,7 @@ def places(suite: str) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("number", PAPER)
 def test_a_finished_run_fills_every_column(number: int) -> None:
-    table = definition.read(number, "paper")
+    table = definition.read_definition(number, "paper")
     row = table.rows[0]
     for column in table.columns:
         scores = [

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from experiments.config.build import from_config
-from experiments.config.compose import compose, groups, options
+from experiments.config.compose import compose, list_groups, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.config.paths import CONF
 from experiments.tables import definition
 
 SCALES = ("mini", "tiny", "paper")
-EXPERIMENTS = options("experiment")
+EXPERIMENTS = list_options("experiment")
 NEEDS_A_VALUE = {"hub", "answers"}  # options that are nothing without a value of the user's
 COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]  # that a user gives
 
@@ -29,9 +29,9 @@ def test_every_experiment_composes_at_every_scale_knows_its_name_and_builds(expe
     assert set(built.evals) == set(run.config["evals"])
 
 
-@pytest.mark.parametrize("group", [group for group in groups() if group not in ("experiment", "scale", "evals")])
+@pytest.mark.parametrize("group", [group for group in list_groups() if group not in ("experiment", "scale", "evals")])
 def test_every_option_of_every_axis_composes(group: str) -> None:
-    for option in options(group):
+    for option in list_options(group):
         if option not in NEEDS_A_VALUE:
             assert group in compose([f"{group}={option}", "scale=tiny"]).resolved
 
@@ -68,17 +68,17 @@ def test_an_exponent_without_a_point_is_a_number_everywhere() -> None:
 
 def test_no_experiment_sets_what_hydra_would_ignore() -> None:
     for group in ("experiment", "scale", "recipe"):
-        for option in options(group):
+        for option in list_options(group):
             content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text(encoding="utf-8")) or {}
             assert "hydra" not in content
             assert "hydra/" not in str(content.get("defaults", ""))
 
 
-@pytest.mark.parametrize("number", definition.numbers())
+@pytest.mark.parametrize("number", definition.list_tables())
 def test_every_table_is_well_formed_and_its_rows_are_experiments(number: int) -> None:
     scales = yaml.safe_load((CONF / "table" / f"{number}.yaml").read_text(encoding="utf-8"))["scales"]
     for scale in scales:
-        table = definition.read(number, scale)
+        table = definition.read_definition(number, scale)
         assert table.comparable == (scale == "paper")
         for row in table.rows:
             for name, model in row.models.items():
@@ -94,6 +94,6 @@ def test_every_table_is_well_formed_and_its_rows_are_experiments(number: int) ->
 
 def test_an_unknown_table_or_scale_is_refused_with_what_there_is() -> None:
     with pytest.raises(UsageError, match=r"there are: .*15"):
-        definition.read(99, "mini")
+        definition.read_definition(99, "mini")
     with pytest.raises(UsageError, match=r"did you mean mini"):
-        definition.read(15, "min")
+        definition.read_definition(15, "min")

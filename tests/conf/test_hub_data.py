@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments import check_data
-from experiments.config.build import build
+from experiments.config.build import instantiate_node
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
@@ -55,7 +55,7 @@ def card(folder: Path, configs: str) -> None:
 
 def streams(data: str, mirror: Path, *overrides: str) -> Streams:
     job = compose([f"data={data}", "scale=none", f"data_mirror={mirror}", *overrides])
-    return build(job.resolved["data"], "data")
+    return instantiate_node(job.resolved["data"], "data")
 
 
 def rows(data: str, mirror: Path, *overrides: str) -> list[TrainingRow]:

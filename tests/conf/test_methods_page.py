@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.config.compose import options
+from experiments.config.compose import list_options
 from experiments.config.paths import CONF, ROOT
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
@@ -15,13 +15,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 def test_every_experiment_that_is_named_exists() -> None:
     named = set(re.findall(r"(?:experiment=|teacher=|`)(t\d+_\w+)", PAGE))
-    assert named and named <= set(options("experiment"))
+    assert named and named <= set(list_options("experiment"))
 
 
 @pytest.mark.parametrize("group", ["template", "attention", "trainable"])
 def test_every_choice_that_is_named_exists(group: str) -> None:
     named = set(re.findall(rf"\b{group}=(\w+)", PAGE))
-    assert named <= set(options(group))
+    assert named <= set(list_options(group))
 
 
 def settings(group: str) -> set[str]:

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from experiments.config.build import from_config
-from experiments.config.compose import compose, options
+from experiments.config.compose import compose, list_options
 from experiments.config.identity import Run, identify
 
 COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]
-TRAINED = [e for e in options("experiment") if e.startswith(("t1_", "t3_", "t4_")) and e not in ("t1_base", "t1_echo")]
+TRAINED = [
+    e for e in list_options("experiment") if e.startswith(("t1_", "t3_", "t4_")) and e not in ("t1_base", "t1_echo")
+]
 
 
 @dataclass(frozen=True, kw_only=True)

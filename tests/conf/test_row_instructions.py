@@ -10,7 +10,7 @@ from experiments.tables import definition
 from experiments.tables.definition import Model
 
 COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]
-ROWS = {row.key: row for row in definition.read(2, "paper").rows if row.key.endswith("_1b")}
+ROWS = {row.key: row for row in definition.read_definition(2, "paper").rows if row.key.endswith("_1b")}
 
 
 def config(model: Model) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def test_every_row_of_table_2_has_a_place_for_its_instructions(row: str) -> None
 
 @pytest.mark.parametrize(("number", "suite"), [(1, "mteb_eng_v2"), (2, "bright")])
 def test_a_row_with_published_instructions_is_asked_with_them(number: int, suite: str) -> None:
-    for row in definition.read(number, "paper").rows:
+    for row in definition.read_definition(number, "paper").rows:
         if row.experiment in ("t1_llm2vec_gen", "t1_gritlm"):
             assert f"evals.{suite}.instructions={row.experiment.removeprefix('t1_')}" in row.overrides
 

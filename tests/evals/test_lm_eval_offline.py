@@ -12,7 +12,7 @@ from evals.generation.packaged_docs import DescriptionChoice, ExplanationPerplex
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
-from experiments.config.build import build
+from experiments.config.build import instantiate_node
 from unified_lm.attention import Plan
 from unified_lm.backbones import Loaded, Tiny
 from unified_lm.data.packaged.source import held_out_objects
@@ -25,11 +25,11 @@ CONF = Path(__file__).parents[2] / "conf"
 
 def suite() -> LmEvalSuite:
     config = OmegaConf.to_container(OmegaConf.load(CONF / "evals/lm_offline.yaml"))
-    return build(config["lm_offline"], "evals.generation.packaged_docs")
+    return instantiate_node(config["lm_offline"], "evals.generation.packaged_docs")
 
 
 def generator_of(loaded: Loaded, weights: str, autocast: torch.dtype | None = None) -> Generator:
-    template = build(OmegaConf.to_container(OmegaConf.load(CONF / "template/chatml.yaml")), "template")
+    template = instantiate_node(OmegaConf.to_container(OmegaConf.load(CONF / "template/chatml.yaml")), "template")
     plan = Plan(embed="causal", generate="causal")
     rows = Format(template=template, tokenizer=loaded.tokenizer, plan=plan)
     return Generator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=autocast), rows, weights=weights)

@@ -161,7 +161,7 @@ def chain(folder: Path, name: str, parent: str, *more: str) -> None:
 def test_a_parent_gets_the_childs_seed_scale_and_backbone_and_nothing_else(own_conf: Path) -> None:
     chain(own_conf, "child", "t15_ulme")
     job = compose(["experiment=child", "scale=tiny", "seed=3", "+backbone.layers=3", "optim.learning_rate=0.5"])
-    parent = composing.parent_of(job)
+    parent = composing.compose_parent(job)
     alone = compose(["experiment=t15_ulme", "scale=tiny", "seed=3", "+backbone.layers=3"])
     assert parent.resolved == alone.resolved
 
@@ -169,16 +169,16 @@ def test_a_parent_gets_the_childs_seed_scale_and_backbone_and_nothing_else(own_c
 @pytest.mark.parametrize("kind", ["parent", "teacher"])
 def test_overrides_of_a_stage_are_the_only_other_way(kind: str) -> None:
     given = f"{kind}_overrides=['optim.steps=2','+backbone.layers=4']"
-    stage = getattr(composing, f"{kind}_of")(compose(["scale=tiny", f"{kind}=t15_ulme", given]))
+    stage = getattr(composing, f"compose_{kind}")(compose(["scale=tiny", f"{kind}=t15_ulme", given]))
     assert stage.config.optim.steps == 2
     assert stage.config.backbone.layers == 4
     with pytest.raises(UsageError, match=rf"{kind}_overrides.*{kind}=<experiment>"):
-        getattr(composing, f"{kind}_of")(compose(["scale=tiny", given]))
+        getattr(composing, f"compose_{kind}")(compose(["scale=tiny", given]))
 
 
 @pytest.mark.parametrize("kind", ["parent", "teacher"])
 def test_a_stage_is_not_scored_unless_its_overrides_ask_for_it(kind: str) -> None:
-    stage_of = getattr(composing, f"{kind}_of")
+    stage_of = getattr(composing, f"compose_{kind}")
     asked = ["scale=mini", f"{kind}=t1_mntp", "evals=[mteb_offline]"]
     assert stage_of(compose(asked)).config.evals == {}
     assert list(stage_of(compose([*asked, f"{kind}_overrides=['evals=[lm_offline]']"])).config.evals) == ["lm_offline"]

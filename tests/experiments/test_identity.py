@@ -10,7 +10,7 @@ import pytest
 from experiments.config import compose as composing
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
-from experiments.config.identity import PRECISION, digest, identify, science, settled
+from experiments.config.identity import PRECISION, content_digest, identify, make_paths_absolute, scientific_content
 from experiments.config.paths import ROOT
 from tests.experiments.test_compose import chain, own_conf
 
@@ -50,7 +50,7 @@ SCIENCE = [
 
 @pytest.mark.parametrize("place", SCIENCE, ids=lambda place: ".".join(map(str, place)))
 def test_every_science_leaf_is_part_of_the_identity(place: tuple[Any, ...]) -> None:
-    assert digest(science(changed(CONFIG, place))) != digest(science(CONFIG))
+    assert content_digest(scientific_content(changed(CONFIG, place))) != content_digest(scientific_content(CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_every_science_leaf_is_part_of_the_identity(place: tuple[Any, ...]) -> N
     ids=lambda place: ".".join(place),
 )
 def test_how_and_where_leave_the_identity_as_it_is(place: tuple[Any, ...]) -> None:
-    assert digest(science(changed(CONFIG, place))) == digest(science(CONFIG))
+    assert content_digest(scientific_content(changed(CONFIG, place))) == content_digest(scientific_content(CONFIG))
 
 
 @pytest.mark.parametrize("name", ["param_dtype", "reduce_dtype"])
 def test_the_precision_of_a_sharded_run_is_science_and_its_number_of_processes_is_not(name: str) -> None:
     sharded = {**CONFIG, "launch": {**CONFIG["launch"], "sharding": "fsdp", "processes": 2}}
-    assert digest(science(sharded)) == digest(science(CONFIG))
+    assert content_digest(scientific_content(sharded)) == content_digest(scientific_content(CONFIG))
     rounded = {**sharded, "launch": {**sharded["launch"], name: "bfloat16"}}
-    assert digest(science(rounded)) != digest(science(CONFIG))
+    assert content_digest(scientific_content(rounded)) != content_digest(scientific_content(CONFIG))
 
 
 def test_the_data_is_part_of_the_identity() -> None:
@@ -92,7 +92,7 @@ def test_a_run_id_is_the_same_in_every_process_and_in_every_order_of_keys() -> N
     }
     assert found == {identify(compose(JOB)).run_id}
     backwards = dict(reversed(CONFIG.items()))
-    assert digest(science(backwards)) == digest(science(CONFIG))
+    assert content_digest(scientific_content(backwards)) == content_digest(scientific_content(CONFIG))
     assert identify(compose(list(reversed(JOB)))).run_id == identify(compose(JOB)).run_id
 
 
@@ -105,7 +105,7 @@ def test_one_and_one_point_zero_are_one_number() -> None:
 
 def test_moving_a_class_to_another_module_orphans_no_result() -> None:
     moved = dict(CONFIG, method=CONFIG["method"] | {"_target_": "somewhere.else.Ulme"})
-    assert digest(science(moved)) == digest(science(CONFIG))
+    assert content_digest(scientific_content(moved)) == content_digest(scientific_content(CONFIG))
 
 
 def test_a_seed_is_another_run_with_the_same_name() -> None:
@@ -164,7 +164,9 @@ def test_a_missing_data_file_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_paths_are_made_absolute_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert settled({"a": [{"path": "x/y", "task": "x/y"}]}) == {"a": [{"path": str(tmp_path / "x/y"), "task": "x/y"}]}
+    assert make_paths_absolute({"a": [{"path": "x/y", "task": "x/y"}]}) == {
+        "a": [{"path": str(tmp_path / "x/y"), "task": "x/y"}]
+    }
 
 
 def test_nan_names_no_run() -> None:

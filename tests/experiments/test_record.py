@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.check_data import NEEDS_A_VALUE
-from experiments.config.compose import compose, options
+from experiments.config.compose import compose, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.report import write_report
@@ -179,7 +179,7 @@ def test_a_record_from_before_makers_were_kept_has_its_commits_code(monkeypatch:
     assert record.makers(old | {"hardware": None}) == []  # no worker has begun
 
 
-@pytest.mark.parametrize("name", [name for name in options("evals") if name not in NEEDS_A_VALUE])
+@pytest.mark.parametrize("name", [name for name in list_options("evals") if name not in NEEDS_A_VALUE])
 def test_every_suite_can_be_asked_for_and_another_checkpoint_is_asked_anew(name: str) -> None:
     config = identify(compose(["experiment=t15_ulme", "scale=none", f"evals=[{name}]"])).config
     first, other = (record.asked(config, digest) for digest in ("a", "b"))

@@ -8,12 +8,12 @@ from experiments.tables import definition
 from experiments.tables.definition import Column
 from experiments.tables.fill import Made, measure
 
-PAPER = [number for number in definition.numbers() if number != 15]
+PAPER = [number for number in definition.list_tables() if number != 15]
 
 
 def cell(column: Column, suite: str) -> float | None:
     """What a column of a paper's table reads in a record whose one score bears that suite's name."""
-    row = definition.read(PAPER[0], "paper").rows[0]
+    row = definition.read_definition(PAPER[0], "paper").rows[0]
     score = {"suite": suite, "task": column.task, "metric": column.metric, "value": 0.5, "unit": "fraction", "n": 3}
     place = {"subset": column.subset or "test", "readout": column.readout or row.readout or "none", "step": 9}
     made = Made(seed=0, run_id="r", command="", record={"step": 9, "scores": [score | place]})
@@ -23,7 +23,7 @@ def cell(column: Column, suite: str) -> float | None:
 
 @pytest.mark.parametrize("number", PAPER)
 def test_a_cut_or_changed_suite_fills_no_column_of_a_paper(number: int) -> None:
-    for column in definition.read(number, "paper").columns:
+    for column in definition.read_definition(number, "paper").columns:
         assert cell(column, column.suite) == 0.5
         for mark in (SUBSET, CHANGED, CHANGED + SUBSET):
             assert cell(column, column.suite + mark) is None
@@ -31,5 +31,5 @@ def test_a_cut_or_changed_suite_fills_no_column_of_a_paper(number: int) -> None:
 
 @pytest.mark.parametrize("number", PAPER)
 def test_no_column_of_a_paper_reads_a_suite_of_any_tasks(number: int) -> None:
-    suites = {column.suite for column in definition.read(number, "paper").columns}
+    suites = {column.suite for column in definition.read_definition(number, "paper").columns}
     assert not suites & {"mteb", "lm_eval"} and not any("(" in suite for suite in suites)

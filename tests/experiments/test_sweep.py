@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.compose import compose, options
+from experiments.config.compose import compose, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.run import main
@@ -74,7 +74,7 @@ def test_globs_ranges_and_lists_multiply() -> None:
     found = combinations(["experiment=glob(t15_*)", "seed=range(2)", "scale=tiny"])
     names = {identify(compose(overrides)).run_id for overrides in found}
     assert len(found) == len(names)
-    assert len(found) == 2 * sum(option.startswith("t15_") for option in options("experiment"))
+    assert len(found) == 2 * sum(option.startswith("t15_") for option in list_options("experiment"))
 
 
 def test_a_glob_that_matches_nothing_is_told() -> None:

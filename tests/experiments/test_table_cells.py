@@ -10,7 +10,7 @@ import pytest
 
 from experiments.config.errors import UsageError
 from experiments.tables.code_versions import Maker
-from experiments.tables.definition import Claim, Reported, Row, Second, published
+from experiments.tables.definition import Claim, Reported, Row, Second, parse_reported
 from experiments.tables.fill import Table, fill
 from experiments.tables.render import FORMATS, plain
 from experiments.tables.text import footnotes
@@ -75,7 +75,7 @@ def group(**more: Any) -> dict[str, Any]:
 )
 def test_a_reported_number_without_a_known_origin_is_refused(groups: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        published(groups, Path("7.yaml"))
+        parse_reported(groups, Path("7.yaml"))
 
 
 def test_a_published_system_that_is_not_run_stands_beside_with_its_numbers_alone() -> None:

@@ -12,7 +12,7 @@ from experiments.bench.cuda import encoding, parts, training
 from experiments.bench.cuda.shapes import SHAPES, Measured, Shape, decoder
 from experiments.bench.material import CAUSAL
 from experiments.config.errors import UsageError
-from experiments.config.paths import outputs, shown
+from experiments.config.paths import display_path, outputs_folder
 from experiments.runs.files import write, write_json
 from experiments.runs.provenance import git, hardware, versions
 from unified_lm.selfcheck import check_attention
@@ -27,10 +27,10 @@ def main(repeats: int) -> int:
         found.append(line)
         print(told(line), flush=True)
     facts = {"hardware": hardware(), "versions": versions(), "git": git(), "repeats": repeats}
-    place = outputs() / "bench" / "cuda"
+    place = outputs_folder() / "bench" / "cuda"
     write_json(place.with_suffix(".json"), facts | {"lines": [asdict(line) for line in found]})
     write(place.with_suffix(".md"), "\n".join(f"- {told(line)}" for line in found) + "\n")
-    print(f"written: {shown(place)}.json, .md", file=sys.stderr)
+    print(f"written: {display_path(place)}.json, .md", file=sys.stderr)
     return 0
 
 
