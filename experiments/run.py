@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import compose, list_groups, list_options, override_name
-from experiments.config.errors import UsageError, first_line
+from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.runs.execute import ensure, missing_device, require_device
 
@@ -65,16 +65,13 @@ def check_values(run: Run) -> None:
     names = {override_name(override) for override in run.job.overrides} - {*list_groups(), "seed"}
     if not names:
         return
-    from experiments.config.build import from_config  # imports torch
+    from experiments.config.build import check_config  # imports torch
 
     own = any(name.startswith("evals.") for name in names)
     config = run.config | {"evals": run.config["evals"] if own else {}}
     if missing_device(run.job):
         config |= {"kernel": "auto", "runtime": run.config["runtime"] | {"device": "auto"}}
-    try:
-        from_config(config, chained=run.parent is not None)
-    except (ValueError, OSError) as error:
-        raise UsageError(first_line(str(error))) from error
+    check_config(config, chained=run.parent is not None)
 
 
 def format_help() -> str:

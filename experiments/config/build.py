@@ -9,6 +9,7 @@ from hydra.errors import HydraException
 from hydra.utils import get_class, get_object, instantiate
 from omegaconf import OmegaConf
 
+from experiments.config.errors import UsageError, first_line
 from experiments.config.suggestions import suggest
 from unified_lm.attention import Plan
 from unified_lm.attention.kernels import choose
@@ -145,6 +146,25 @@ def from_config(config: Mapping[str, Any], *, chained: bool = False) -> Experime
         launch=build_dataclass(Launch, config["launch"], "launch"),
         chained=chained,
     )
+
+
+def check_config(config: Mapping[str, Any], *, chained: bool = False) -> Experiment:
+    """Build every part of a run that needs no weights, so that nothing is trained that would be refused later.
+
+    `chained`: it starts from a parent's checkpoint. Raises `UsageError`, in one line, for a wrong name, a wrong value,
+    a combination that cannot work, or a teacher that the method does not read.
+    """
+    try:
+        experiment = from_config(config, chained=chained)
+    except (ValueError, OSError) as error:
+        raise UsageError(first_line(str(error))) from error
+    method, teacher = experiment.method, config["teacher"]
+    if teacher is not None and "teacher" not in {field.name for field in fields(method)}:
+        raise UsageError(
+            f"teacher={teacher}: method {type(method).__name__} learns from no teacher; use teacher=null, "
+            "or method=llm2vec_gen"
+        )
+    return experiment
 
 
 def resolve_device(wanted: str) -> str:

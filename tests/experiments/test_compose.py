@@ -9,6 +9,7 @@ import pytest
 
 from experiments import run
 from experiments.config import compose as composing
+from experiments.config.build import check_config
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.paths import ROOT
@@ -182,3 +183,10 @@ def test_a_stage_is_not_scored_unless_its_overrides_ask_for_it(kind: str) -> Non
     asked = ["scale=mini", f"{kind}=t1_mntp", "evals=[mteb_offline]"]
     assert stage_of(compose(asked)).config.evals == {}
     assert list(stage_of(compose([*asked, f"{kind}_overrides=['evals=[lm_offline]']"])).config.evals) == ["lm_offline"]
+
+
+def test_a_teacher_that_the_method_does_not_read_is_refused_without_weights() -> None:
+    config = compose(["experiment=t15_ulme", "scale=tiny", "teacher=t15_contrastive"]).resolved
+    with pytest.raises(UsageError, match="Ulme learns from no teacher"):
+        check_config(config)
+    assert check_config(config | {"teacher": None}).method.slots == 4
