@@ -5,7 +5,6 @@ import torch
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.data.rows import TrainingRow
-from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format, Template
 
@@ -39,7 +38,7 @@ def fitting(method, architecture="llama", **options) -> UnifiedLM:
     """A model with the slots, the heads and the attention that a method asks for."""
     width = options.get("hidden", 64)
     torch.manual_seed(0)
-    return unified(architecture, slots=method.slots, heads=heads_of(method, width), **options)
+    return unified(architecture, slots=method.slots, heads=method.heads(width), **options)
 
 
 def form(model: UnifiedLM, plan: Plan = CAUSAL, template: Template = CHATML, **lengths) -> Format:

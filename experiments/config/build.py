@@ -14,7 +14,7 @@ from experiments.config.suggestions import suggest
 from unified_lm.attention import Plan
 from unified_lm.attention.kernels import choose
 from unified_lm.backbones import Backbone
-from unified_lm.methods.untrained import Untrained
+from unified_lm.methods.base import Method
 from unified_lm.prompts.template import Template
 from unified_lm.readout import Readout
 from unified_lm.training.fsdp import Launch
@@ -58,7 +58,7 @@ class Experiment:
 
     name: str
     seed: int
-    method: Any
+    method: Method
     backbone: Any
     attention: Plan
     trainable: Any
@@ -88,8 +88,6 @@ class Experiment:
                     f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
                     "use more slots, or a read-out such as last"
                 )
-        if self.trains and getattr(self.method, "temperature", 1.0) <= 0:
-            raise ValueError(f"method.temperature={self.method.temperature} divides by nothing; use e.g. 0.05")
         choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if self.is_decoder:
             self.check_instruction_placeholders()
@@ -102,7 +100,7 @@ class Experiment:
 
     def check_instruction_placeholders(self) -> None:
         """Raises `ValueError` for a suite with an instruction that the template has no place for."""
-        own = getattr(self.method, "sides", ())  # that the method's own prompt puts the instruction into
+        own = self.method.instruction_sides  # that the method's own prompt puts the instruction into
         places = {"query": self.template.query, "document": self.template.document}
         lacking = [side for side, text in places.items() if "{instruction}" not in text and side not in own]
         for name, suite in self.evals.items():
@@ -116,7 +114,7 @@ class Experiment:
 
     @property
     def trains(self) -> bool:
-        return not isinstance(self.method, Untrained)
+        return self.method.trains
 
     @property
     def is_decoder(self) -> bool:

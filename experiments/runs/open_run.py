@@ -16,7 +16,6 @@ from unified_lm.backbones import Loaded
 from unified_lm.inference.embedding_store import Store
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import Generator
-from unified_lm.methods.base import heads_of
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
 from unified_lm.trainable import merge
@@ -69,8 +68,8 @@ def built(experiment: Experiment, start: Built | None = None) -> Built:
         slots_start=experiment.slots_start,
         kernel=experiment.kernel,
         autocast=None if experiment.autocast is None else getattr(torch, experiment.autocast),
-        heads=heads_of(method, loaded.model.config.get_text_config().hidden_size),
-        attention_dropout=getattr(method, "attention_dropout", None),
+        heads=method.heads(loaded.model.config.get_text_config().hidden_size),
+        attention_dropout=method.attention_dropout,
         modes=frozenset({experiment.attention.embed, experiment.attention.generate, "causal"}),
     )
     if start is not None and start.model.slots is not None and method.slots == len(start.model.slots):
@@ -164,5 +163,4 @@ def subject(experiment: Experiment, made: Built | None, digest: str, step: int |
             with_slots=experiment.scoring.slots and method.slots > 0,
             without_adapters=experiment.trains and getattr(experiment.trainable, "embed_only", False),
         )
-    embedder = method.embedder(embedder, generator) if hasattr(method, "embedder") else embedder
-    return Subject(name=name, embedder=embedder, generator=generator, step=step)
+    return Subject(name=name, embedder=method.build_embedder(embedder, generator), generator=generator, step=step)

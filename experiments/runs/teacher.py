@@ -1,17 +1,17 @@
 """What a run learns from another one: the vectors that its teacher gives to the answers it will read."""
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from experiments.config.paths import runs_folder
 from experiments.runs.open_run import opened
 from unified_lm.data.model_made import write_teacher_vectors
 from unified_lm.data.rows import TrainingRow
+from unified_lm.methods.base import Method
 
 
-def taught(method: Any, teacher: str | None, rows: Iterable[TrainingRow], folder: Path) -> Any:
+def taught(method: Method, teacher: str | None, rows: Iterable[TrainingRow], folder: Path) -> Method:
     """The method with the vectors of all answers in `rows`, kept under `folder`; as it is where it has no teacher.
 
     The teacher is a finished run; its vectors are not normalised. What a stopped run made of them is not made again.
@@ -19,7 +19,7 @@ def taught(method: Any, teacher: str | None, rows: Iterable[TrainingRow], folder
     """
     if teacher is None:
         return method
-    if "teacher" not in {field.name for field in fields(method)}:
+    if not method.reads_teacher:
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
     encoder = replace(opened(runs_folder() / teacher).subject.embedder, similarity="dot")
     answers = [

@@ -125,7 +125,7 @@ def test_rows_of_the_embedding_are_added_to_the_gradient_that_a_dense_backward_g
         _, found, _ = run(model, METHODS[name], mixed_rows(), budget)
         assert embedding.weight.grad.layout is torch.strided and not embedding.sparse
         with monkeypatch.context() as patch:
-            patch.setattr(objective, "rowwise", lambda embedding, on: nullcontext())
+            patch.setattr(objective, "sparse_embedding_gradient", lambda embedding, on: nullcontext())
             _, dense, _ = run(model, METHODS[name], mixed_rows(), budget)
         assert apart(found, dense) <= 1e-12
     hook.remove()

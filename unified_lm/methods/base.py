@@ -1,20 +1,26 @@
-"""What a method says, and nothing more: how a row becomes sequences, what it reads, and its batch-level terms.
+"""The contract of a training method, and the helpers that methods share.
 
+A method says how a row becomes sequences, what it reads from the states of a chunk, and its batch-level terms.
 Everything else (packing, chunks, ranks, global counts, gradients) is derived from these three in
 `unified_lm.training.objective`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, fields, replace
+from inspect import get_annotations
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
+from unified_lm.inference.encode import Encoder
+from unified_lm.inference.generate import Generator
 from unified_lm.losses import info_nce, same_pair, same_text
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
@@ -33,9 +39,10 @@ class Vectors:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkOutput:
-    """What a forward hands to the objective: the cut points of the graph, and token losses as sums.
+    """What the forward of a chunk hands to the objective: named vectors, and token losses as sums.
 
-    `anchor` is a zero that hangs on everything: its backward runs through the whole forward and changes nothing.
+    The graph is cut at `vectors`. `anchor` is `0 * sum(states and parameters)`: it gives every parameter a zero
+    gradient, so that FSDP runs the same collectives on every rank.
     """
 
     vectors: dict[str, Vectors] = field(default_factory=dict)
@@ -43,62 +50,87 @@ class ChunkOutput:
     anchor: Float[Tensor, ""] | None = None
 
 
-@runtime_checkable
-class Method(Protocol):
-    """A training objective.
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A training objective. Subclasses are frozen dataclasses whose fields are the settings of a `conf/method/*.yaml`.
 
-    A method may also have `heads(width)` (modules that it adds to the model, see `heads_of`), `weights_at(step)` (where
-    its weights depend on the step) and `attention_dropout` (that it asks of the decoder).
+    A subclass implements `weights`, `sequences` and `read`, says its `readout`, and mostly has an `objective`. Every
+    other hook has a default here; a subclass replaces it by a field, a class attribute, a property or a method.
+    `similarity` compares its vectors, in the loss and where they are scored: "cosine" or "dot".
     """
 
+    similarity: str = "cosine"
+
+    readout: ClassVar[str]
+    """Read-out by which its queries and documents are embedded when scored, such as "mean" or "slot_0"."""
+    slots: ClassVar[int] = 0
+    """Number of slots after a query."""
+    document_slots: ClassVar[int] = 0
+    """Number of slots after a document."""
+    roles: ClassVar[tuple[str, ...]] = ()
+    """Roles (or their first letters) of the sequences that vectors are read from; without any, one pass suffices."""
+    attention_dropout: ClassVar[float | None] = None
+    """Attention dropout of the decoder in training (None: the decoder's own)."""
+    second_forward: ClassVar[bool] = False
+    """Whether `read` runs the decoder once more, in every chunk. Under FSDP all ranks must run it equally often."""
+    next_token_term: ClassVar[str | None] = None
+    """The term that is a mean next-token loss, if any; its first value tells whether the weights were loaded."""
+    reads_teacher: ClassVar[bool] = False
+    """Whether it has a field `teacher` for a teacher's vectors of the rows' answers."""
+    instruction_sides: ClassVar[Seq[str]] = ()
+    """Sides ("query", "document") whose instruction goes into a prompt of the method's own when it is scored."""
+    trains: ClassVar[bool] = True
+    """Whether there is something to train."""
+
+    def __init_subclass__(cls) -> None:
+        """Keep fields required that replace a hook: a dataclass would take the hook's default for the field's own."""
+        for name in get_annotations(cls):
+            if hasattr(Method, name) and name not in cls.__dict__:
+                setattr(cls, name, field())
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for a temperature that is not above 0; subclasses with checks of their own call it."""
+        for setting in fields(self):
+            if setting.name.endswith("temperature") and not getattr(self, setting.name) > 0:
+                value = getattr(self, setting.name)
+                raise ValueError(f"method.{setting.name}={value} divides by nothing; use a value above 0, such as 0.05")
+
     @property
+    @abstractmethod
     def weights(self) -> dict[str, float]:
-        """One weight a term, of token sums and of batch terms alike."""
+        """Weight of each term, of token terms and of batch-level terms alike."""
 
-    @property
-    def slots(self) -> int:
-        """How many slots stand behind a query."""
+    def weights_at(self, step: int) -> dict[str, float]:
+        """`weights` at a step (from 0), for methods whose weights change in training."""
+        return self.weights
 
-    @property
-    def document_slots(self) -> int:
-        """How many slots stand behind a document."""
-
-    @property
-    def readout(self) -> str:
-        """How its queries and documents are embedded when scored."""
-
-    @property
-    def similarity(self) -> str:
-        """What compares its vectors: "cosine" or "dot"."""
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Roles (or their beginnings) of the sequences that vectors are read from."""
+    def heads(self, width: int) -> dict[str, nn.Module]:
+        """Modules that the method adds to a decoder of this width, by name."""
+        return {}
 
     def check_format(self, form: Format) -> None:
-        """Refuse a combination that cannot work, with a `ValueError` that names both options and the way out."""
+        """Raises `ValueError` for a combination that cannot work, naming both options and the way out."""
+        return None
 
+    @abstractmethod
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         """The sequences of a global batch, each with the index of its row; a row without use gives none."""
 
-    def counts(self, batch: PackedBatch) -> dict[str, int] | dict[str, float]:
-        """How many labels (or what sum of their weights) each token term has in a chunk, known before any forward."""
+    def counts(self, batch: PackedBatch) -> Mapping[str, int | float]:
+        """Number of labels (or sum of their weights) of each token term in a chunk, known before any forward."""
+        return {}
 
+    @abstractmethod
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
-        """Vectors and token sums of a chunk; token sums only where `tokens`, so that one pass skips the head."""
+        """Vectors and token sums of a chunk from its last hidden states [T, d]; without `tokens`, vectors only."""
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         """Batch-level terms as a pure function of the *global* batch's vectors."""
+        return {}
 
-
-def heads_of(method: object, width: int) -> dict[str, nn.Module]:
-    """The modules that a method adds to a decoder of this width, by name; most add none."""
-    return method.heads(width) if hasattr(method, "heads") else {}
-
-
-def weights_at(method: Method, step: int) -> dict[str, float]:
-    """The weights of the terms at a step (from 0)."""
-    return method.weights_at(step) if hasattr(method, "weights_at") else method.weights
+    def build_embedder(self, encoder: Encoder, generator: Generator | None) -> Any:
+        """The embedder that is scored: the encoder, or one around it. `generator`: None where the model has none."""
+        return encoder
 
 
 def text_of_row(row: TrainingRow) -> str | None:

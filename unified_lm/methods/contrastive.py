@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.heads import LatentAttention
-from unified_lm.methods.base import ChunkOutput, Vectors, contrastive_loss, document_sequences, read_vectors_by_role
+from unified_lm.methods.base import (
+    ChunkOutput,
+    Method,
+    Vectors,
+    contrastive_loss,
+    document_sequences,
+    read_vectors_by_role,
+)
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -16,7 +23,7 @@ from unified_lm.readout import Readout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrastive:
+class Contrastive(Method):
     """One vector a text, by `readout`; one-sided or `symmetric` InfoNCE at `temperature`, by cosine or dot product.
 
     `latents` vectors make the head "latent" for readout=mean@latent: every state attends to them with `latent_heads`
@@ -28,7 +35,6 @@ class Contrastive:
     temperature: float
     symmetric: bool
     readout: str
-    similarity: str = "cosine"
     slots: int = 0
     latents: int = 0
     latent_heads: int = 8
@@ -65,9 +71,6 @@ class Contrastive:
         queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         queries = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
         return sorted(queries + document_sequences(rows, form), key=lambda sequence: sequence.row)
-
-    def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         readout = Readout.named(self.readout)

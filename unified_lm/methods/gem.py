@@ -14,6 +14,7 @@ from torch import Tensor
 from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import (
     ChunkOutput,
+    Method,
     Vectors,
     contrastive_loss,
     read_vectors_by_role,
@@ -28,7 +29,7 @@ from unified_lm.readout import Readout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gem:
+class Gem(Method):
     """Source: "GEM" of Meta (2506.04344); it has no public code.
 
     `plain_share` of the texts get no slots in their next-token view. Whether and where is a function of the text and
@@ -46,11 +47,12 @@ class Gem:
     attention_dropout: float | None
     readout: str
     cut_seed: int = 0
-    similarity: str = "cosine"
 
     roles = ("query", "document")
+    next_token_term = "generative"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.slots < 1 or not 0 <= self.plain_share < 1:
             raise ValueError(
                 f"method.slots={self.slots} must be 1 or more and method.plain_share={self.plain_share} in [0, 1): "

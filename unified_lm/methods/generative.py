@@ -7,22 +7,19 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.methods.base import ChunkOutput, Vectors, sum_token_losses
+from unified_lm.methods.base import ChunkOutput, Method, sum_token_losses
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generative:
+class Generative(Method):
     """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` embeds it where it is scored."""
 
     readout: str
-    similarity: str = "cosine"
 
-    slots = 0
-    document_slots = 0
-    roles = ()
+    next_token_term = "generative"
 
     @property
     def weights(self) -> dict[str, float]:
@@ -43,9 +40,6 @@ class Generative:
         return ChunkOutput(
             token_sums={"generative": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
         )
-
-    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        return {}
 
 
 def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:

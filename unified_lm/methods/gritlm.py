@@ -14,6 +14,7 @@ from torch import Tensor
 from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import (
     ChunkOutput,
+    Method,
     Vectors,
     contrastive_loss,
     document_sequences,
@@ -30,7 +31,7 @@ GENERATIVE_LOSSES = ("mean", "token", "mixed", "sample")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GritLM:
+class GritLM(Method):
     """Source: Muennighoff et al. 2024, sections 2 and 3.3, and the released code.
 
     `generative_loss`, each over the *global* batch: "mean" over all labels; "token", the sum of all tokens' losses over
@@ -45,13 +46,11 @@ class GritLM:
     mixed_rows: int
     readout: str
     symmetric: bool = False
-    similarity: str = "cosine"
 
-    slots = 0
-    document_slots = 0
     roles = ("query", "document", "negative")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.generative_loss not in GENERATIVE_LOSSES:
             options = ", ".join(GENERATIVE_LOSSES)
             raise ValueError(f"method.generative_loss={self.generative_loss} is unknown; use one of {options}")
@@ -61,6 +60,10 @@ class GritLM:
     @property
     def weights(self) -> dict[str, float]:
         return {"contrastive": self.embedding_weight, "generative": self.generative_weight}
+
+    @property
+    def next_token_term(self) -> str | None:
+        return None if self.generative_loss == "token" else "generative"  # a sum of losses may lie above ln V
 
     def check_format(self, form: Format) -> None:
         refuse_bidirectional(form)

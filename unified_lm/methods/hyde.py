@@ -28,7 +28,12 @@ class Hyde(Untrained):
     sides: Sequence[str]
     with_text: bool
 
+    @property
+    def instruction_sides(self) -> Sequence[str]:
+        return self.sides
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "{text}" not in self.prompt:
             raise ValueError(f"method.prompt={self.prompt!r} needs {{text}}; it may hold {{instruction}} as well")
         if unknown := set(self.sides) - {"query", "document"}:

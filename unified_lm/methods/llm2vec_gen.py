@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import margin_hinge
-from unified_lm.methods.base import ChunkOutput, Vectors, build_vectors, group_by_role, sum_token_losses
+from unified_lm.methods.base import ChunkOutput, Method, Vectors, build_vectors, group_by_role, sum_token_losses
 from unified_lm.methods.generative import answer_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence, collate
@@ -36,7 +36,7 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLM2VecGen:
+class LLM2VecGen(Method):
     """Source: 2603.10913 v2, section 3, and its released code; use with trainable=slots (or lora, its variant).
 
     `teacher`: vectors of the rows' answers, as wide as the decoder, written by
@@ -53,12 +53,13 @@ class LLM2VecGen:
     margin_weight: float = 0.0
     margin: float = 10.0
     teacher: Teacher | None = None
-    similarity: str = "cosine"
 
+    reads_teacher = True
     second_forward = True  # reconstruction, in chunks that hold answers
     readout = f"slots@{RECONSTRUCT}@{ALIGN}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.slots < 1 or self.squared_error not in ("mean", "sum"):
             raise ValueError(
                 f"method.slots={self.slots} must be 1 or more, method.squared_error={self.squared_error} mean or sum"

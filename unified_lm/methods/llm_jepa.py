@@ -17,6 +17,7 @@ from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import cosine_distance, info_nce
 from unified_lm.methods.base import (
     ChunkOutput,
+    Method,
     Vectors,
     build_vectors,
     contrastive_loss,
@@ -36,7 +37,7 @@ LAST = Readout(kind="last")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlmJepa:
+class LlmJepa(Method):
     """Source: Huang et al. 2025 (LLM-JEPA); its released code for what the paper leaves open.
 
     `slots`: predictor tokens behind the predicting view, read at the last of them (0: its last token). `distance`:
@@ -54,11 +55,12 @@ class LlmJepa:
     reverse: bool
     stop_gradient: bool
     symmetric: bool = True
-    similarity: str = "cosine"
 
     roles = ("query", "document", "negative", "view")
+    next_token_term = "generative"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.distance not in DISTANCES:
             raise ValueError(f"method.distance={self.distance} is unknown; use one of {', '.join(DISTANCES)}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.methods.base import ChunkOutput, Vectors, sum_token_losses, text_of_row
+from unified_lm.methods.base import ChunkOutput, Method, sum_token_losses, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -21,7 +21,7 @@ MASKING = ("bert", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedNext:
+class MaskedNext(Method):
     """Source: BehnamGhader et al. 2024 (LLM2Vec), section 2.1, and its released configurations.
 
     `share` of a text's tokens is to be predicted (at least one), each on its own draw. `masking`: "bert" replaces 80 %
@@ -35,13 +35,9 @@ class MaskedNext:
     masking: str
     readout: str
     mask_seed: int = 0
-    similarity: str = "cosine"
-
-    slots = 0
-    document_slots = 0
-    roles = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.masking not in MASKING:
             raise ValueError(f"method.masking={self.masking} is unknown; use one of {', '.join(MASKING)}")
         if not 0 < self.share <= 1:
@@ -92,6 +88,3 @@ class MaskedNext:
         return ChunkOutput(
             token_sums={"masked": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
         )
-
-    def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
-        return {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.methods.base import ChunkOutput, Vectors, contrastive_loss, read_vectors_by_role, text_of_row
+from unified_lm.methods.base import ChunkOutput, Method, Vectors, contrastive_loss, read_vectors_by_role, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -18,7 +18,7 @@ from unified_lm.readout import Readout
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimCSE:
+class SimCSE(Method):
     """Source: Gao et al. 2021; as a stage of LLM2Vec, BehnamGhader et al. 2024.
 
     `attention_dropout` replaces the decoder's own rate, which is 0 for today's decoders (None keeps it: then adapters
@@ -28,10 +28,7 @@ class SimCSE:
     temperature: float
     attention_dropout: float | None
     readout: str
-    similarity: str = "cosine"
 
-    slots = 0
-    document_slots = 0
     roles = ("query", "document")
 
     @property
@@ -46,9 +43,6 @@ class SimCSE:
         texts = {i: text for i, row in enumerate(rows) if (text := text_of_row(row)) is not None}
         made = form.documents(list(texts.values()))
         return [replace(s, row=i, role=role) for i, s in zip(texts, made, strict=True) for role in self.roles]
-
-    def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if model.backbone.training:

@@ -15,6 +15,7 @@ from unified_lm.data.rows import TrainingRow
 from unified_lm.losses import info_nce, same_pair
 from unified_lm.methods.base import (
     ChunkOutput,
+    Method,
     Vectors,
     build_vectors,
     contrastive_loss,
@@ -32,7 +33,7 @@ TARGETS = ("mean", "length_weighted", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ulme:
+class Ulme(Method):
     """The three losses of ULME, each on the rows that have what it needs.
 
     `slots` = 0 reads the last query token instead. `target`: how the answer's states are pooled: "mean",
@@ -50,11 +51,12 @@ class Ulme:
     stop_gradient: bool
     positives_as_answers: bool = False
     symmetric: bool = True
-    similarity: str = "cosine"
 
     roles = ("query", "document", "negative")
+    next_token_term = "generative"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.target not in TARGETS:
             raise ValueError(f"method.target={self.target} is unknown; use one of {', '.join(TARGETS)}")
         if self.slots < 0:

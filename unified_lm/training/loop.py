@@ -16,7 +16,7 @@ import torch
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.flops import mfu, training_flops
-from unified_lm.methods.base import Method, weights_at
+from unified_lm.methods.base import Method
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
 from unified_lm.prompts.template import Format
@@ -149,9 +149,10 @@ def train(
             chunks = [chunk.to(model.device) for chunk in step.chunks]
             terms = compute_gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, warn)
             norms = optim.clip_gradients(optimizer)
-            weights = weights_at(method, done)
+            weights = method.weights_at(done)
             loss = sum(weights[name] * value for name, value in terms.items())
-            watchdog.check_step(done, loss, terms, norms, step.ids)
+            next_token_loss = None if method.next_token_term is None else terms.get(method.next_token_term)
+            watchdog.check_step(done, loss, terms, norms, step.ids, next_token_loss)
             optimizer.step()
             done += 1
             seen += step.tokens

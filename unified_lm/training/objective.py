@@ -10,13 +10,15 @@ kept or its forward is run again decides memory and time, never the gradient: a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from unified_lm.methods.base import ChunkOutput, Method, Vectors, weights_at
+from unified_lm.methods.base import ChunkOutput, Method, Vectors
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate
 from unified_lm.training.distributed import Ranks, is_filler
@@ -26,11 +28,12 @@ VectorGradients = dict[str, tuple[Tensor, Tensor]]  # name -> (row ids in order,
 
 
 class TrainingModule(nn.Module):
-    """The one module that is called: everything with parameters runs inside its forward, which is what FSDP shards.
+    """The one module that training calls: all that has parameters runs inside its forward, which is what FSDP shards.
 
-    `anchored`: every forward ends in a zero that hangs on all states and parameters, so that a chunk without objective
-    (or without labels, or without slots) still gives each of them a gradient, as collectives in lockstep need; it runs
-    the layers as often as the others do (a method with a `second_forward` runs them twice).
+    `anchored`: the output of every forward has an `anchor`, so that a chunk without objective (or without labels, or
+    without slots) gives each parameter a gradient too. Under FSDP all ranks must run the layers equally often, so every
+    chunk runs the decoder once, or twice for a method with `second_forward`. A forward that does not raises
+    `RuntimeError` before it could leave the other ranks waiting.
     """
 
     def __init__(self, model: UnifiedLM, method: Method, *, anchored: bool = False) -> None:
@@ -45,17 +48,39 @@ class TrainingModule(nn.Module):
 
     def forward(self, batch: PackedBatch, tokens: bool = True) -> ChunkOutput:
         filler = is_filler(batch)
-        with sparse_embedding_gradient(self.embedding, on=not self.anchored):
+        with self.checked_decoder_runs(), sparse_embedding_gradient(self.embedding, on=not self.anchored):
             states = self.model.states(batch)
-            reading = ChunkOutput() if filler else self.method.read(states, batch, self.model, tokens=tokens)
+            output = ChunkOutput() if filler else self.method.read(states, batch, self.model, tokens=tokens)
+            if filler and self.method.second_forward:
+                states = states + self.model.states(batch)
         if not self.anchored:
-            return reading
-        if filler and getattr(self.method, "second_forward", False):
-            states = states + self.model.states(batch)
+            return output
         inside = {id(p) for p in self.model.backbone.base_model.parameters()}
         outside = [p for p in self.model.parameters() if p.requires_grad and id(p) not in inside]
         anchor = sum((p.sum() for p in outside), start=states.sum()) * 0
-        return ChunkOutput(vectors=reading.vectors, token_sums=reading.token_sums, anchor=anchor)
+        return ChunkOutput(vectors=output.vectors, token_sums=output.token_sums, anchor=anchor)
+
+    @contextmanager
+    def checked_decoder_runs(self) -> Iterator[None]:
+        """Raises `RuntimeError` where a chunk runs the decoder more or less often than the method declares."""
+        expected, runs = 2 if self.method.second_forward else 1, 0
+
+        def refuse() -> NoReturn:
+            raise RuntimeError(
+                f"{type(self.method).__name__} ran the decoder {runs} times in a chunk, but its second_forward is "
+                f"{self.method.second_forward}, so {expected} are due in every chunk: mend `read` or `second_forward`"
+            )
+
+        def count(*_: object) -> None:
+            nonlocal runs
+            runs += 1
+            if runs > expected:
+                refuse()
+
+        with self.model.backbone.base_model.register_forward_pre_hook(count):
+            yield
+        if runs < expected:
+            refuse()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +143,7 @@ def accumulate_gradients(
     raising `RedoStep` on every rank, since gradients were added already. In lockstep it cannot be: `ChunkTooLarge`.
     """
     method: Method = module.method
-    weights = weights_at(method, randomness.step)
+    weights = method.weights_at(randomness.step)
     counts: dict[str, int | float] = {}
     for chunk in chunks:
         for name, count in ({} if is_filler(chunk) else method.counts(chunk)).items():

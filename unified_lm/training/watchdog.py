@@ -32,7 +32,13 @@ class Watchdog:
     zeros: dict[str, int] = field(default_factory=dict)
 
     def check_step(
-        self, step: int, loss: float, terms: Mapping[str, float], norms: Mapping[str, float], ids: list[str]
+        self,
+        step: int,
+        loss: float,
+        terms: Mapping[str, float],
+        norms: Mapping[str, float],
+        ids: list[str],
+        next_token_loss: float | None = None,
     ) -> None:
         """Raises `Diverged` naming the step, the reason, the batch's rows (`ids`: where each stands in the data) and
         where to continue."""
@@ -50,10 +56,10 @@ class Watchdog:
                     "check trainable=, the method's weights and the data's rows, of which the last batch had "
                     f"{', '.join(ids)}"
                 )
-        if step == 0 and terms.get("generative", 0.0) > math.log(self.vocabulary):
-            chance = math.log(self.vocabulary)
+        chance = math.log(self.vocabulary)
+        if step == 0 and next_token_loss is not None and next_token_loss > chance:
             self.warn(
-                f"the first next-token loss is {terms['generative']:.2f}, above ln V = {chance:.2f}: a pretrained "
+                f"the first next-token loss is {next_token_loss:.2f}, above ln V = {chance:.2f}: a pretrained "
                 "decoder starts far below it, so its weights may not have been loaded"
             )
 
