@@ -31,9 +31,17 @@ def settings(group: str) -> set[str]:
     return set().union(whole.get(group) or {}, *options_of)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+# docs/contributing.md names settings of its own examples, which are run
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "contributing.md"], ids=lambda path: path.name)
 def test_a_setting_has_a_plus_where_no_file_of_conf_has_it(page: Path) -> None:
     groups = "method|optim|trainable|backbone|slots|scoring|runtime|lengths|logging"
-    named = re.findall(rf"(?<![\w.])(\+?)({groups})\.(\w+)(?=[=`])", page.read_text(encoding="utf-8"))
+    named = re.findall(rf"(?<![\w./])(\+?)({groups})\.(\w+)(?=[=`])", page.read_text(encoding="utf-8"))
     wrong = {f"{plus}{group}.{name}" for plus, group, name in named if (name in settings(group)) == bool(plus)}
     assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_file_of_ours_that_a_page_names_exists(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    named = set(re.findall(r"`((?:unified_lm|evals|experiments|conf|tests|docs)/[\w./+-]+)`(?!:\n)", text))
+    assert not {name for name in named if "N.yaml" not in name and not (ROOT / name).exists()}

@@ -1,0 +1,75 @@
+"""The worked examples of docs/contributing.md run, and its table of the Method contract names every member."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unified_lm.methods.base import Method
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+FILES = re.findall(r"^`([\w./+-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.S | re.M)
+BLOCKS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines() if line]
+PYTEST = "python -m pytest -q "  # its files are tested together, since each start takes longer than the tests
+COMMANDS = [command for command in BLOCKS if not command.startswith(PYTEST)]
+TESTED = " ".join(command.removeprefix(PYTEST) for command in BLOCKS if command.startswith(PYTEST))
+COPIED = ("unified_lm", "evals", "experiments", "conf", "tests", "pyproject.toml")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the files of the page in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in COPIED:
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, folder / name)
+    for name, content in FILES:
+        path = folder / name
+        assert not path.exists(), f"{name} exists: an example adds files and changes none"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+def test_the_page_has_files_and_commands() -> None:
+    assert FILES and COMMANDS
+    assert {name for name, _ in FILES if name.startswith("tests/")} == set(TESTED.split())
+
+
+def test_the_examples_are_as_ruff_wants_them(checkout: Path) -> None:
+    python = [name for name, _ in FILES if name.endswith(".py")]
+    for tool in (["check"], ["format", "--diff"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *tool, *python], cwd=checkout, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_contract_names_every_member_of_a_method() -> None:
+    members = {name for name in [*vars(Method), *Method.__annotations__] if not name.startswith("_")}
+    table = PAGE.partition("### The Method contract")[2].partition("\n## ")[0]
+    assert members == set(re.findall(r"`(\w+)(?:\([^`|]*\))?`(?=[^|]*\|[^|]*\|[^|]*\|$)", table, re.M))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [PYTEST + TESTED, *COMMANDS])
+def test_a_command_of_the_page_ends_well(command: str, checkout: Path) -> None:
+    python, *arguments = shlex.split(command)
+    assert python == "python"
+    place = {"PYTHONPATH": str(checkout), "UNIFIED_LM_OUTPUTS": str(checkout / "outputs"), "WANDB_MODE": "disabled"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout,
+        env=os.environ | place | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
