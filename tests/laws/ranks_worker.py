@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from tests.laws.test_objective import METHODS, PLANS
-from tests.models import fitting, form, mixed_rows, unified
+from tests.methods import METHODS
+from tests.models import PLANS, fitting, form, mixed_rows, unified
 from unified_lm.packing import pack
 from unified_lm.trainable import Lora, Trainable
 from unified_lm.training.distributed import Ranks, process_group
@@ -63,9 +63,9 @@ CASES = {
     ),
     "ffn": Case(method="ulme", trainable=Trainable(parts=("ffn",))),
     "slots": Case(method="ulme", trainable=Trainable(parts=("slots",))),
-    "slots and two forwards": Case(method="llm2vec-gen", trainable=Trainable(parts=("slots",))),
+    "slots and two forwards": Case(method="llm2vec_gen", trainable=Trainable(parts=("slots",))),
     "lora and two forwards": Case(
-        method="llm2vec-gen", trainable=Lora(r=4, alpha=8, dropout=0.1, targets=("ffn", "attention"))
+        method="llm2vec_gen", trainable=Lora(r=4, alpha=8, dropout=0.1, targets=("ffn", "attention"))
     ),
     "bidirectional": Case(method="contrastive", plan="bidirectional"),
     "emulation of 4 GPUs": Case(method="ulme", scale=0.25),

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from tests import kernel_stand_ins
-from tests.laws.test_objective import METHODS
+from tests.methods import METHODS
 from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
 from unified_lm.inference.encode import Encoder
 from unified_lm.packing import Sequence, collate, pack
 from unified_lm.selfcheck import check_attention
 from unified_lm.trainable import Lora
 from unified_lm.training.distributed import Ranks
-from unified_lm.training.objective import Randomness, Reader, accumulate
+from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 PRECISIONS = {  # weights, autocast
     "float32 weights under autocast": ("float32", torch.bfloat16),
@@ -102,7 +102,9 @@ def test_every_method_trains_through_every_kernel_that_can_express_its_attention
         model.kernel = used
         model.zero_grad(set_to_none=True)
         chunks = pack(METHODS[method].sequences(mixed_rows(), form(model)), 150)
-        accumulate(Reader(model, METHODS[method]), chunks, ranks=Ranks(), randomness=Randomness(seed=0, step=0))
+        accumulate_gradients(
+            TrainingModule(model, METHODS[method]), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
+        )
         return gradient(model).float()
 
     if any(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.laws.test_objective import METHODS
+from tests.methods import METHODS
 from tests.models import apart, form, gradient, mixed_rows, unified
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence, collate, pack

@@ -7,13 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.methods import METHODS
 from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
-from tests.unified_lm.methods.test_gem import gem
-from tests.unified_lm.methods.test_gritlm import gritlm
-from tests.unified_lm.methods.test_llm2vec_gen import gen
-from tests.unified_lm.methods.test_llm_jepa import jepa
-from tests.unified_lm.methods.test_mntp import mntp
-from tests.unified_lm.methods.test_simcse import simcse
 from tests.unified_lm.test_slots import ulme
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.generative import Generative
@@ -23,27 +18,6 @@ from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 
 BUDGETS = (10_000, 120, 40, 1)
-METHODS = {
-    "contrastive": Contrastive(temperature=0.05, symmetric=False, readout="mean"),
-    "contrastive symmetric, last": Contrastive(temperature=0.05, symmetric=True, readout="last"),
-    "contrastive with slots": Contrastive(temperature=0.05, symmetric=True, readout="slot_1", slots=2),
-    "generative": Generative(readout="mean"),
-    "ulme": ulme(4),
-    "ulme without slots": ulme(0),
-    "ulme, gradient not stopped, last": ulme(2, stop_gradient=False, target="last"),
-    "ulme, length-weighted": ulme(1, target="length_weighted"),
-    "ulme, documents as answers": ulme(2, positives_as_answers=True),
-    "gritlm": gritlm(),
-    "gritlm, sums over samples": gritlm(generative_loss="token", embedding_weight=2.0),
-    "llm2vec-gen": gen(),
-    "llm2vec-gen with hard negatives": gen(margin_weight=0.5),
-    "latent pooling": Contrastive(temperature=0.05, symmetric=False, readout="mean@latent", latents=8, latent_heads=2),
-    "gem": gem(plain_share=0.3, temperature=0.5),
-    "mntp": mntp(share=0.5),
-    "simcse": simcse(temperature=0.5),
-    "llm-jepa": jepa(),
-    "llm-jepa reverse, predictors, info_nce": jepa(slots=2, reverse=True, distance="info_nce", stop_gradient=True),
-}
 
 
 def run(model, method, rows, budget, *, keep=1, plan=PLANS["causal"], step=0):
@@ -162,17 +136,60 @@ def test_contrastive_terms_equal_plain_info_nce_written_out():
 def test_a_repeated_document_is_no_negative():
     model, method = unified(double=True), METHODS["contrastive"]
     rows = [replace(r, negatives=()) for r in mixed_rows(6, answers=False)]
-    once = run(model, method, rows, 10**6)[0]["contrastive"]
-    doubled = [*rows, replace(rows[0], query="another question with the same document")]
-    batch = run(model, method, doubled, 10**6)[0]["contrastive"]
-    maker = form(model)
-    queries = method.sequences(doubled, maker)
-    assert sum(s.hashes["text"] == queries[1].hashes["text"] for s in queries if s.role == "document") == 2
-    own = run(model, method, [doubled[-1], *rows[1:]], 10**6)[0]["contrastive"]
-    # rows 1..5 see one document more in neither case; row 0 and its double see the same five negatives
-    shared = [run(model, method, [r, *rows[:i], *rows[i + 1 :]], 10**6)[0]["contrastive"] for i, r in enumerate(rows)]
-    assert shared == pytest.approx([once] * len(rows))
-    assert batch != pytest.approx(once) and own != pytest.approx(once)
+    rows.append(replace(rows[0], query="another question with the same document"))
+    batch = collate(method.sequences(rows, form(model)))
+    with torch.no_grad():
+        vectors = method.read(model.states(batch), batch, model, tokens=False).vectors
+    queries, documents = (F.normalize(vectors[name].values, dim=1) for name in ("query", "document"))
+    losses = []
+    for i, row in enumerate(rows):
+        others = [k for k, other in enumerate(rows) if other.positive != row.positive]
+        assert len(others) == (5 if i in (0, 6) else 6)
+        losses.append(F.cross_entropy(queries[i] @ documents[[i, *others]].T / 0.05, torch.tensor(0)))
+    terms, _, _ = run(model, method, rows, 10**6)
+    assert terms["contrastive"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "document" in method.roles])
+def test_in_no_method_does_a_query_see_the_other_copy_of_its_document(name):
+    method, rows = METHODS[name], [replace(r, negatives=()) for r in mixed_rows(6, answers=False)]
+    rows.append(replace(rows[0], query="another question with the same document"))
+    model = fitting(method, double=True)
+    batch = collate(method.sequences(rows, form(model)))
+    with torch.no_grad():
+        vectors = method.read(model.states(batch), batch, model, tokens=False).vectors
+
+    def slope_of_first_query(changed: int | None) -> torch.Tensor:
+        values, documents = vectors["query"].values.clone().requires_grad_(), vectors["document"].values.clone()
+        if changed is not None:
+            documents[changed] = documents[changed].flip(0)
+        given = {"query": replace(vectors["query"], values=values)}
+        given["document"] = replace(vectors["document"], values=documents)
+        loss = sum(method.objective(vectors | given).values())
+        return torch.autograd.grad(loss, values)[0][0]
+
+    assert torch.equal(slope_of_first_query(len(rows) - 1), slope_of_first_query(None))
+    assert not torch.equal(slope_of_first_query(1), slope_of_first_query(None))
+
+
+class ForwardTwice(Generative):
+    """A method whose `read` runs the decoder again and does not say so."""
+
+    def read(self, states, batch, model, *, tokens):
+        return super().read(states + model.states(batch), batch, model, tokens=tokens)
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_method_that_runs_the_decoder_otherwise_than_it_declares_is_refused_in_its_first_chunk(lockstep, monkeypatch):
+    model = unified()
+    batch = collate(METHODS["generative"].sequences(mixed_rows(), form(model)))
+    with pytest.raises(RuntimeError, match=r"ForwardTwice ran the decoder 2 times .* second_forward is False"):
+        TrainingModule(model, ForwardTwice(readout="mean"), anchored=lockstep)(batch)
+    monkeypatch.setattr(ForwardTwice, "second_forward", True)
+    TrainingModule(model, ForwardTwice(readout="mean"), anchored=lockstep)(batch)
+    monkeypatch.setattr(Generative, "second_forward", True)
+    with pytest.raises(RuntimeError, match=r"Generative ran the decoder 1 times .* second_forward is True"):
+        TrainingModule(model, METHODS["generative"], anchored=lockstep)(batch)
 
 
 def test_ulme_without_slots_and_coupling_is_contrastive_plus_generative_on_the_same_rows():

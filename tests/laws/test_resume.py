@@ -86,6 +86,28 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
+@pytest.mark.parametrize("damage", ["another value", "a tensor less", "a tensor more"])
+def test_a_save_that_reads_back_as_something_else_is_refused_and_leaves_the_checkpoint_before(
+    tmp_path, monkeypatch, damage
+):
+    model, write = unified(slots=2), checkpoint.save_file
+    checkpoint.save_checkpoint(tmp_path, model, None, step=1, identity="a")
+
+    def damaged(tensors, path):
+        first, *others = tensors
+        changed = {
+            "another value": {**tensors, first: tensors[first] + 1},
+            "a tensor less": {name: tensors[name] for name in others},
+            "a tensor more": {**tensors, "more": tensors[first].clone()},
+        }
+        write(changed[damage], path)
+
+    monkeypatch.setattr(checkpoint, "save_file", damaged)
+    with pytest.raises(RuntimeError, match="does not hold what was saved"):
+        checkpoint.save_checkpoint(tmp_path, model, None, step=2, identity="a")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
 def test_weights_on_another_backbone_are_refused_though_they_fit(tmp_path):
     def only_slots(seed):
         model = unified(slots=2, seed=seed)

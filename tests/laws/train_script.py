@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.laws.ranks_worker import OPTIM, Rows
-from tests.laws.test_objective import METHODS
+from tests.methods import METHODS
 from tests.models import form, unified
 from unified_lm.trainable import Lora
 from unified_lm.training.loop import Runtime, train

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.laws.test_objective import METHODS
+from tests.methods import METHODS
 from tests.models import CHATML, PLANS, fitting, form
 from tests.unified_lm.methods import test_gem, test_gritlm
 from unified_lm.data.rows import TrainingRow
