@@ -31,8 +31,10 @@ def settings(group: str) -> set[str]:
     return set().union(whole.get(group) or {}, *options_of)
 
 
-# docs/contributing.md names settings of its own examples, which are run
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "contributing.md"], ids=lambda path: path.name)
+# two pages name settings of their own examples, which are run
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ("contributing.md", "own_data.md")], ids=lambda path: path.name
+)
 def test_a_setting_has_a_plus_where_no_file_of_conf_has_it(page: Path) -> None:
     groups = "method|optim|trainable|backbone|slots|scoring|runtime|lengths|logging"
     named = re.findall(rf"(?<![\w./])(\+?)({groups})\.(\w+)(?=[=`])", page.read_text(encoding="utf-8"))

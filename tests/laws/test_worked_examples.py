@@ -1,4 +1,4 @@
-"""The worked examples of docs/contributing.md run, and its table of the Method contract names every member."""
+"""The worked examples of the docs run, and what their tables list is what there is."""
 
 import os
 import re
@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from unified_lm.data.record_formats import SHAPES
 from unified_lm.methods.base import Method
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+CONTRIBUTING, OWN_DATA = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("contributing.md", "own_data.md")
+)
+PAGE = CONTRIBUTING + OWN_DATA
 FILES = re.findall(r"^`([\w./+-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.S | re.M)
 BLOCKS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines() if line]
 PYTEST = "python -m pytest -q "  # its files are tested together, since each start takes longer than the tests
@@ -38,7 +42,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_files_and_commands() -> None:
+def test_the_pages_have_files_and_commands() -> None:
     assert FILES and COMMANDS
     assert {name for name, _ in FILES if name.startswith("tests/")} == set(TESTED.split())
 
@@ -54,8 +58,14 @@ def test_the_examples_are_as_ruff_wants_them(checkout: Path) -> None:
 
 def test_the_contract_names_every_member_of_a_method() -> None:
     members = {name for name in [*vars(Method), *Method.__annotations__] if not name.startswith("_")}
-    table = PAGE.partition("### The Method contract")[2].partition("\n## ")[0]
+    table = CONTRIBUTING.partition("### The Method contract")[2].partition("\n## ")[0]
     assert members == set(re.findall(r"`(\w+)(?:\([^`|]*\))?`(?=[^|]*\|[^|]*\|[^|]*\|$)", table, re.M))
+
+
+def test_every_shape_of_records_is_listed() -> None:
+    table = OWN_DATA.partition("### Which fields")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    assert set(re.findall(r"`(\w+)`", "".join(first_cells))) == set(SHAPES)
 
 
 @pytest.mark.slow
