@@ -102,6 +102,16 @@ class Hub:
         _declare_padding(model, tokenizer, self.id)
         return Loaded(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
 
+    def config(self) -> PreTrainedConfig:
+        """transformers' configuration of this decoder, from config.json alone.
+
+        Raises `ValueError` for a decoder that transformers cannot build without code from the checkpoint.
+        """
+        path = self._config_file()
+        facts = json.loads(path.read_text())
+        kind = facts.get("model_type")
+        return DIFFUSION_LAYOUTS[kind].config(facts) if kind in DIFFUSION_LAYOUTS else _causal_config(path, kind)
+
     @property
     def _local(self) -> bool:
         return Path(self.id).expanduser().is_dir()

@@ -99,12 +99,14 @@ class Tiny:
         tokenizer = tiny_tokenizer(self.vocab)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            model = AutoModelForCausalLM.from_config(self._config(tokenizer), dtype=torch_dtype(self.dtype))
+            model = AutoModelForCausalLM.from_config(self.config(tokenizer), dtype=torch_dtype(self.dtype))
         # Set only now: a decoder built with a padding token has a row of zeros for it, here the end token's.
         model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
         return Loaded(model=model.eval(), tokenizer=tokenizer)
 
-    def _config(self, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
+    def config(self, tokenizer: PreTrainedTokenizerFast | None = None) -> PretrainedConfig:
+        """transformers' configuration of this decoder; `tokenizer`: the one of these settings, where it is at hand."""
+        tokenizer = tokenizer or tiny_tokenizer(self.vocab)
         head_dim = self.hidden // self.heads
         return ARCHITECTURES[self.architecture](
             vocab_size=self.vocab,
