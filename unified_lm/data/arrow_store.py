@@ -1,4 +1,4 @@
-"""Rows of a source: checked once, written once as an Arrow file, then read by memory map.
+"""The rows of a source: checked once, written once as an Arrow file, then read by memory map.
 
 All processes of a machine share one copy, a restart costs nothing, and a data set may be larger than memory.
 """
@@ -24,10 +24,10 @@ FORMAT = "3"  # of the files written here; part of their names
 
 
 class Rows(Sequence[TrainingRow]):
-    """A sequence of rows in a stable order, with counts of what was left out on the way (`notes`)."""
+    """A sequence of rows in a stable order; `notes` counts what was left out when they were read."""
 
     def __init__(self, table: Any, notes: dict[str, int], corpus_fingerprint: str) -> None:
-        """`table` is a pyarrow.Table with one column a field of Row and the column "key"."""
+        """`table`: a pyarrow.Table with a column for each field of `TrainingRow`, and the column "key"."""
         self._table = table
         self.notes = notes
         self.corpus_fingerprint = corpus_fingerprint  # digest of the rows themselves, whatever made them
@@ -53,7 +53,7 @@ class Rows(Sequence[TrainingRow]):
 
     @property
     def source_names(self) -> list[str]:
-        """The data set of each row."""
+        """The data set's name of each row."""
         return self._table.column("source").to_pylist()
 
     @property
@@ -73,13 +73,13 @@ def _row_from_record(values: dict[str, Any]) -> TrainingRow:
 
 def row_key(row: TrainingRow) -> int:
     """64-bit hash of a row's texts, without case and spaces; instruction, negatives and source do not count."""
-    said = [*(content for _, content in row.history), row.query, row.positive, row.answer, row.text]
-    normal = json.dumps([text and " ".join(text.casefold().split()) for text in said])
+    texts = [*(content for _, content in row.history), row.query, row.positive, row.answer, row.text]
+    normal = json.dumps([text and " ".join(text.casefold().split()) for text in texts])
     return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "big")
 
 
 def corpus_fingerprint(rows: Iterable[TrainingRow]) -> str:
-    """Digest of rows and their order; unlike a source's `fingerprint`, it reads all of them."""
+    """Digest of the rows in their order; unlike a source's `fingerprint`, it reads all of them."""
     seen = hashlib.sha256()
     for row in rows:
         seen.update(_json_line(row))
@@ -102,7 +102,7 @@ def _arrow_schema() -> Any:
 
 
 def _record_batches(rows: Iterable[TrainingRow], seen: Any) -> Iterator[Any]:
-    """Record batches of rows, whose digest is gathered in `seen` on the way."""
+    """Arrow record batches of rows; the hash `seen` is updated with every row."""
     import pyarrow as pa
 
     schema = _arrow_schema()
@@ -121,7 +121,7 @@ def _record_batches(rows: Iterable[TrainingRow], seen: Any) -> Iterator[Any]:
 
 
 def rows_in_memory(rows: Iterable[TrainingRow], notes: dict[str, int] | None = None) -> Rows:
-    """Rows that need no file: few, or made quickly."""
+    """Rows without a file, for a few rows or rows that are quickly made."""
     import pyarrow as pa
 
     seen = hashlib.sha256()
@@ -130,9 +130,9 @@ def rows_in_memory(rows: Iterable[TrainingRow], notes: dict[str, int] | None = N
 
 
 def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[TrainingRow]]) -> Rows:
-    """The rows named by `fingerprint`, made and written by the first process that asks for them.
+    """The rows with this fingerprint, made and written by the first process that asks for them.
 
-    `make` receives an empty dictionary, in which it may count what it leaves out.
+    `make` receives an empty dictionary, in which it may count the rows that it leaves out.
     """
     path = cache_dir() / "rows" / f"{digest(FORMAT, fingerprint)}.arrow"
     about = path.with_suffix(".json")
@@ -147,7 +147,7 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Trai
             for block in _record_batches(iter(progress), seen):
                 file.write_batch(block)
         known = {"fingerprint": fingerprint, "notes": notes, "corpus": seen.hexdigest()[:16]}
-        with written_whole(about) as partial_about:  # first: where the rows are, what is known about them is there too
+        with written_whole(about) as partial_about:  # first, so that rows are never there without it
             partial_about.write_text(json.dumps(known))
 
     made_once(path, write)

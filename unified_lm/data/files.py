@@ -1,4 +1,4 @@
-"""Rows from files that the user names: JSON lines, JSON, Parquet and plain text."""
+"""Rows from the user's files: JSON lines, JSON, Parquet and plain text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".txt", ".tx
 class Files(Records):
     """A file, a folder of files or a pattern such as "data/*.jsonl"; each file is a data set named by its stem.
 
-    Shapes of records: see `shapes.SHAPES`. In plain text each line that is not blank is a row, or with
+    Shapes of records: see `record_formats.SHAPES`. In plain text each line that is not blank is a row, or with
     `sample_by=paragraph` each run of such lines. `limit`, `every` and the shape apply to each file.
     """
 
@@ -36,7 +36,7 @@ class Files(Records):
             object.__setattr__(self, "name", _file_stem(Path(self.path)))
 
     def list_files(self) -> list[Path]:
-        """The files in order of name; ValueError where there is none or two have one name."""
+        """The files, in order of name. Raises `ValueError` where there is none, or where two have the same name."""
         path = Path(self.path).expanduser()
         if path.is_dir():
             found = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
@@ -51,12 +51,12 @@ class Files(Records):
         stems = [_file_stem(file) for file in found]
         if twice := [stem for stem in stems if stems.count(stem) > 1]:
             raise ValueError(
-                f"path={self.path} holds two files named {twice[0]!r}: they would be taken for one data set"
+                f"path={self.path} holds two files named {twice[0]!r}: a file names its data set, so rename one"
             )
         return found
 
     def records_fingerprint(self) -> str:
-        """Digest of the files' names and bytes; where they lie does not matter."""
+        """Digest of the files' names and bytes; their folder does not matter."""
         files = self.list_files()
         content = (part for file in files for part in (file.name, file_digest(file)))
         return f"files-{digest(self.name, self.sample_by, *content)}"
@@ -89,37 +89,37 @@ def _file_stem(path: Path) -> str:
 
 
 def _read_lines(file: Path) -> Iterator[tuple[str, str | BadRow]]:
-    """(place, line without its end), decoded line by line so that an error names the line."""
+    """Yield (location, line without its end), decoded line by line so that an error names the line."""
     with gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            place = f"{file}, line {number}"
+            location = f"{file}, line {number}"
             try:
-                yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                yield location, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                yield place, BadRow("(the line)", f"is not UTF-8 (byte {error.start})")
+                yield location, BadRow("(the line)", f"is not UTF-8 (byte {error.start})")
 
 
 def _read_json_lines(file: Path) -> Iterator[tuple[str, Any]]:
     blank: list[tuple[str, Any]] = []  # reported only if a row follows: files may end in blank lines
-    for place, line in _read_lines(file):
+    for location, line in _read_lines(file):
         if isinstance(line, str) and not line.strip():
-            blank.append((place, BadRow("(the line)", "is empty")))
+            blank.append((location, BadRow("(the line)", "is empty")))
             continue
         yield from blank
         blank.clear()
         if isinstance(line, BadRow):
-            yield place, line
+            yield location, line
             continue
         try:
-            yield place, json.loads(line)
+            yield location, json.loads(line)
         except json.JSONDecodeError as error:
-            yield place, BadRow("(the line)", f"is not JSON: {error.msg} at character {error.pos + 1}")
+            yield location, BadRow("(the line)", f"is not JSON: {error.msg} at character {error.pos + 1}")
         except RecursionError:
-            yield place, BadRow("(the line)", "is nested too deeply")
+            yield location, BadRow("(the line)", "is nested too deeply")
 
 
 def _read_json(file: Path) -> Iterator[tuple[str, Any]]:
-    """One JSON array of records, or JSON lines under the other name."""
+    """Read one JSON array of records, or JSON lines in a file that is named .json."""
     with gzip.open(file, "rb") if file.name.endswith(".gz") else file.open("rb") as content:
         first = content.read(64).decode("utf-8-sig", errors="replace").lstrip()[:1]
         if first == "[":
@@ -136,14 +136,14 @@ def _read_json(file: Path) -> Iterator[tuple[str, Any]]:
 def _read_text(file: Path, sample_by: str) -> Iterator[tuple[str, Any]]:
     paragraph: list[str] = []
     start = ""
-    for place, line in _read_lines(file):
+    for location, line in _read_lines(file):
         if isinstance(line, BadRow):
-            yield place, line
+            yield location, line
         elif sample_by == "line":
             if line.strip():
-                yield place, {"text": line.strip()}
+                yield location, {"text": line.strip()}
         elif line.strip():
-            start = start if paragraph else place
+            start = start if paragraph else location
             paragraph.append(line.strip())
         elif paragraph:
             yield start, {"text": "\n".join(paragraph)}
@@ -163,4 +163,6 @@ def _read_parquet(file: Path) -> Iterator[tuple[str, Any]]:
                     number += 1
                     yield f"{file}, row {number}", record
     except pyarrow.ArrowException as error:
-        raise ValueError(f"{file} is no whole Parquet file, behind row {number}: {error}") from error
+        raise ValueError(
+            f"{file} is not a whole Parquet file: it cannot be read after row {number}: {error}"
+        ) from error

@@ -17,14 +17,13 @@ from unified_lm.files import cache_dir, folder_digest
 
 @dataclass(frozen=True, kw_only=True)
 class HubDataset(Records):
-    """A hub data set. `revision` is a commit hash: a branch name could mean other rows tomorrow. One of which we know
-    the first digits only (7 or more) is looked up among the commits that the hub lists, and must be one of them.
+    """A data set on the hub, at a commit. A branch name is refused: it could mean other rows tomorrow.
 
-    With `data_mirror`, `<data_mirror>/<id>` is read instead of the hub and its bytes become the identity; only then
-    may `revision` be None, for a data set whose commit we do not know. `files`: names or patterns of files in it, each
-    a data set named by its stem; without them the configuration's split is one. Where the columns lack one of
-    `expected_columns`, or all data sets together have not `expected_rows` rows, nothing is read.
-    No code of the data set is ever run.
+    `revision`: the commit's hash, or its first 7 or more digits, which are completed from the hub's list of commits.
+    `data_mirror`: read `<data_mirror>/<id>` instead of the hub; the identity is then the digest of its bytes, and
+    `revision` may be None. `files`: names or patterns of files, each a data set named by its stem; without them the
+    configuration's split is one data set. Nothing is read where a column of `expected_columns` is missing or the number
+    of rows is not `expected_rows`. No code of the data set is ever run.
     """
 
     id: str
@@ -51,7 +50,7 @@ class HubDataset(Records):
             object.__setattr__(self, "name", "-".join(filter(None, (self.id.rpartition("/")[2], self.config))))
 
     def records_fingerprint(self) -> str:
-        """Pinned revision, or digest of the mirror, with configuration, files, split and name."""
+        """The pinned revision or the mirror's digest, with configuration, files, split and name."""
         folder = self._mirror_folder()
         identity = self.revision if folder is None else f"mirror-{folder_digest(folder)}"
         part = ",".join(self.files) or self.config or "default"
@@ -62,9 +61,9 @@ class HubDataset(Records):
             yield name, self._table_records(name, table)
 
     def open_tables(self) -> dict[str, Any]:
-        """The data sets, opened and compared with what is expected of them.
+        """Open the data sets and compare them with `expected_columns` and `expected_rows`.
 
-        Raises `ValueError` for data that cannot be read, and for columns or a number of rows that differ.
+        Raises `ValueError` for data that cannot be read and for columns or a number of rows that differ.
         """
         tables = {name: self._load_table(file) for name, file in self._files_by_data_set().items()}
         for name, table in tables.items():
@@ -87,7 +86,7 @@ class HubDataset(Records):
         return folder
 
     def _files_by_data_set(self) -> dict[str, str | None]:
-        """Data set -> its file, in the order of `files`, each of which must fit one at least."""
+        """Name of each data set and its file, in the order of `files`; each pattern must fit at least one file."""
         if not self.files:
             return {self.name: None}
         folder = self._mirror_folder()
@@ -124,7 +123,7 @@ class HubDataset(Records):
             ) from error
 
     def _load_table(self, file: str | None) -> Any:
-        """One data set; of a mirror kept by what is in it, since datasets would name it by its folder alone."""
+        """Load one data set. A mirror's cache is named by its content; `datasets` would name it by its folder."""
         import datasets
 
         folder = self._mirror_folder()
@@ -137,16 +136,16 @@ class HubDataset(Records):
             return datasets.load_dataset(**where, **what, split=self.split)
 
     def _table_records(self, name: str, table: Any) -> Iterator[tuple[str, Any]]:
-        place = ", ".join([self.id, name] if self.files else [self.id])
+        data_set = ", ".join([self.id, name] if self.files else [self.id])
         for number, record in enumerate(table):
-            yield f"{place}, split {self.split}, row {number}", record
+            yield f"{data_set}, split {self.split}, row {number}", record
 
 
 @cache
 def full_commit(id: str, revision: str) -> str:
     """All 40 digits of a commit of a data set; the hub is asked where `revision` has fewer.
 
-    Raises `ValueError` unless one commit, and only one, begins with them.
+    Raises `ValueError` unless exactly one commit begins with them.
     """
     if len(revision) == 40:
         return revision

@@ -1,7 +1,7 @@
-"""What a model makes of a data set, kept as data: its own answers, and a teacher's vectors.
+"""Data that a model makes from a data set: its own answers, and a teacher's vectors.
 
-Both steps work in parts that are written whole and named by the texts that they are of: a step that was stopped goes on
-where it was, and parts of other texts are never mixed in.
+Both are written in parts. A part is written whole and its name has a digest of its texts, so an interrupted command
+resumes where it stopped, and parts of other texts are never mixed in.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ ROWS = "rows.jsonl"
 
 
 def part_files(folder: Path, texts: Sequence[str], size: int, suffix: str) -> Iterator[tuple[Path, slice]]:
-    """The file of each part of `texts` and where it lies in them.
+    """Yield the file of each part of `texts` and the slice of `texts` that it holds.
 
     Raises `ValueError` for a folder that holds parts of other texts.
     """
     cuts = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
     names = [f"part-{number:05d}-{digest(*texts[cut])}{suffix}" for number, cut in enumerate(cuts)]
-    strangers = {path.name for path in folder.glob(f"part-*{suffix}")} - set(names)
-    if strangers:
-        raise ValueError(f"{folder} holds {min(strangers)}, which is of other texts; use another folder, or empty it")
+    foreign = {path.name for path in folder.glob(f"part-*{suffix}")} - set(names)
+    if foreign:
+        raise ValueError(
+            f"{folder} holds {min(foreign)}, which was made from other texts; use another folder, or empty it"
+        )
     yield from ((folder / name, cut) for name, cut in zip(names, cuts, strict=True))
 
 
 def write_teacher_vectors(
     folder: Path, texts: Sequence[str], encode: Callable[[list[str]], np.ndarray], *, size: int = 1000
 ) -> TeacherVectors:
-    """The teacher's vector of each text, each once, `size` texts a part; a part that is there is not made again."""
+    """Encode each distinct text with `encode` and write the vectors, `size` texts a part; existing parts are kept."""
     unique = list(dict.fromkeys(texts))
     for path, cut in part_files(folder, unique, size, ".npy"):
         if not path.exists():
@@ -50,12 +52,12 @@ def write_teacher_vectors(
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherVectors:
-    """Vectors of texts, found by `text_hash`; `folder` is what `write_teacher_vectors` wrote. Read by memory map."""
+    """Vectors of texts by their `text_hash`, memory-mapped from the folder that `write_teacher_vectors` wrote."""
 
     folder: str
 
     def fingerprint(self) -> str:
-        """Digest of the vectors' files, each read once.
+        """Digest of the files, each read once.
 
         Raises `ValueError` for a folder that is not there.
         """
@@ -77,7 +79,7 @@ class TeacherVectors:
     def lookup(self, hashes: Sequence[int]) -> np.ndarray:
         """Vectors [n, d] float32 of the texts with these hashes.
 
-        Raises `ValueError` where there is none of a text.
+        Raises `ValueError` where one is missing.
         """
         missing = sum(h not in self._location_by_hash for h in hashes)
         if missing:
@@ -95,11 +97,11 @@ def write_own_answers(
     size: int = 100,
     done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Rows of dialogue with new answers, as a file of messages that `unified_lm.data.files.Files` reads.
+    """Write the rows with new answers as a file of messages that `unified_lm.data.files.Files` reads.
 
-    Rows are answered `size` at a time and a part that is there is not answered again. An empty answer drops its row.
-    The file appears when all parts are there; a row's `instruction` is no part of a dialogue and is not kept. `done` is
-    told how many rows each part has, made before or now.
+    Rows are answered `size` at a time; existing parts are not answered again. A row with an empty answer is dropped,
+    and `instruction` is not written. The file is written when all parts exist. `done` is called with the number of rows
+    of each part, whether it existed or not.
     """
     asked = [json.dumps([row.history, row.query]) for row in rows]
     found = list(part_files(folder / "parts", asked, size, ".json"))

@@ -1,4 +1,4 @@
-"""The order of rows: permutations keyed by names, and epochs cut into batches. Pure functions of their arguments."""
+"""The order of rows: keyed permutations, and epochs split into batches. Pure functions of their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INCOMPLETE = ("drop", "short")
 
 
 def keyed_permutation(length: int, *key: str | int) -> np.ndarray:
-    """A permutation of range(length) that depends on the key alone: on no library version, process or earlier draw.
+    """A permutation of range(length) that depends on the key alone, not on library versions, process or earlier draws.
 
     The rows are sorted by raw words of the Philox generator, whose stream numpy guarantees.
     """
@@ -23,14 +23,14 @@ def keyed_permutation(length: int, *key: str | int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCut:
-    """How an epoch is cut into batches of `rows` rows, of which a share is homogeneous: rows of one data set."""
+    """Splits an epoch into batches of `rows` rows, of which a share is homogeneous: all rows of one data set."""
 
     rows: int
     homogeneous: float  # share of batches, from 0 to 1
     incomplete: str  # "drop" leaves batches with too few rows out of the epoch, "short" keeps them
 
     def batches_per_epoch(self, sizes: list[int]) -> int:
-        """Batches of an epoch over data sets of these sizes; the same for every epoch."""
+        """Number of batches of an epoch over data sets of these sizes; the same for every epoch."""
         alone = self.homogeneous_counts(sizes)
         rest = sum(sizes) - self.rows * sum(alone)
         if self.homogeneous == 1:
@@ -39,7 +39,7 @@ class BatchCut:
         return sum(alone) + (-(-rest // self.rows) if self.incomplete == "short" else rest // self.rows)
 
     def homogeneous_counts(self, sizes: list[int]) -> list[int]:
-        """Full homogeneous batches of each data set: in proportion to its size, rounded by largest remainder."""
+        """Number of full homogeneous batches of each data set, in proportion to its size (largest remainder)."""
         full = [size // self.rows for size in sizes]
         wanted = [self.homogeneous * size / self.rows for size in sizes]
         alone = [min(int(share), most) for share, most in zip(wanted, full, strict=True)]
@@ -52,7 +52,7 @@ class BatchCut:
     def epoch_batches(self, groups: list[np.ndarray], *key: str | int) -> list[np.ndarray]:
         """The batches of one epoch, shuffled; `groups` holds the row numbers of each data set.
 
-        With homogeneous=1 every batch holds rows of one data set. Below 1, rows of no homogeneous batch are mixed.
+        With homogeneous=1 every batch holds rows of one data set. Below 1, the rows that are left over are mixed.
         """
         shuffled = [group[keyed_permutation(len(group), *key, "rows", number)] for number, group in enumerate(groups)]
         batches: list[np.ndarray] = []

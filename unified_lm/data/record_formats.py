@@ -1,4 +1,4 @@
-"""The shapes in which public data sets write their rows, each read into one neutral form."""
+"""Readers for the record shapes of public data sets; each returns a `Record`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THOUGHT, SOLUTION = "thought", "solution"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A row as it was written: what becomes of several positives, turns and instructions is decided later."""
+    """A record as it was written, with all its positives, turns and instructions; `Records` turns it into rows."""
 
     query: str = ""
     instruction: str = ""
@@ -36,14 +36,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordShape:
-    """Fields by which a shape is recognised, with the type of each, and the function that reads it."""
+    """A shape of records: the fields and types that identify it, and the function that reads it."""
 
     fields: Mapping[str, type | tuple[type, ...]]
     read: Callable[[Mapping[str, Any]], Record]
 
 
 def detect_shape(record: Mapping[str, Any]) -> str:
-    """Name of the first shape that has all its fields in a record; ValueError if there is none."""
+    """Name of the first shape whose fields are all in the record. Raises `BadRow` if there is none."""
     for name, shape in SHAPES.items():
         if all(isinstance(record.get(field), kind) for field, kind in shape.fields.items()):
             return name
@@ -55,7 +55,7 @@ def detect_shape(record: Mapping[str, Any]) -> str:
 
 
 def _parse_passages(field: str, value: Any) -> tuple[tuple[str, str], ...]:
-    """A document or list of documents: text, [instruction, text] pairs, or mappings with a text and perhaps a title."""
+    """Documents as (instruction, text) pairs; given as a text, an [instruction, text] pair, a mapping, or a list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -137,7 +137,7 @@ def _exchange_reader(
 
 
 def _read_instances(record: Mapping[str, Any]) -> Record:
-    """Self-Instruct: one instruction with a list of (input, output) instances; the first is read."""
+    """Self-Instruct: one instruction with a list of (input, output) instances, of which the first is read."""
     instances = record.get("instances")
     if not isinstance(instances, list | tuple) or not instances or not isinstance(instances[0], Mapping):
         raise BadRow("instances", "is not a list of mappings with 'input' and 'output'")
@@ -147,7 +147,7 @@ def _read_instances(record: Mapping[str, Any]) -> Record:
 
 
 def _read_alternating(record: Mapping[str, Any]) -> Record:
-    """GritLM's generative rows: a list in which user and assistant take turns."""
+    """GritLM's generative rows: a list of texts, by the user and the assistant in turn."""
     turns = record.get("text")
     if not isinstance(turns, list | tuple):
         raise BadRow("text", "is missing" if turns is None else "is not a list in which user and assistant take turns")
@@ -159,10 +159,10 @@ def _read_alternating(record: Mapping[str, Any]) -> Record:
 
 
 def _reasoning_reader(target: str) -> Callable[[Mapping[str, Any]], Record]:
-    """OpenThoughts' rows: a system turn that asks for a thought and a solution, and answers that mark both by tags.
+    """Reader of OpenThoughts: its system turn asks for a thought and a solution, and answers mark both by tags.
 
-    `target` "thought": the whole answer as it is written. "solution": what its solution tags hold, without the system
-    turn, which asks for more than that.
+    `target`: "thought" keeps the whole answer; "solution" keeps the text in its solution tags, and drops the system
+    turn, because it asks for a thought too.
     """
 
     def read(record: Mapping[str, Any]) -> Record:
@@ -230,7 +230,7 @@ SHAPES: Mapping[str, RecordShape] = {
 
 
 def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Record]:
-    """Reads the named columns: `{"query": "question"}` takes Row's `query` from the column "question"."""
+    """Reader of named columns: `{"query": "question"}` takes a row's `query` from the column "question"."""
     allowed = ("query", "instruction", "positive", "negatives", "answer", "text")
     if unknown := sorted(set(columns) - set(allowed)):
         raise ValueError(f"columns maps {unknown[0]!r}, which is none of {', '.join(allowed)}")
@@ -258,7 +258,7 @@ def columns_reader(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], 
 
 
 def turns_to_rows(field: str, turns: tuple[tuple[str, str], ...], which: str) -> list[TrainingRow]:
-    """One row for the last assistant turn, or one for each; what stands before the question is history."""
+    """Rows of the last assistant turn, or of each one (`which="each"`); the turns before its question are history."""
     answered = [number for number, (role, _) in enumerate(turns) if role == "assistant"]
     if not answered:
         raise BadRow(field, "has no assistant turn: there is nothing to generate")

@@ -1,4 +1,4 @@
-"""What files and hub data sets share: from records of some shape to rows."""
+"""Base of files and hub data sets: turns records of some shape into rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Records(ABC):
-    """A source that reads records of a shape. Subclasses say where the records are and what identifies them."""
+    """A source that reads records of one shape. Subclasses say where the records are and what identifies them."""
 
-    shape: str = "auto"  # or a name in shapes.SHAPES; auto takes what the first record has, and holds the others to it
-    columns: Mapping[str, str] | None = None  # Row's field: the column to read it from; replaces `shape`
+    shape: str = "auto"  # or a name in record_formats.SHAPES; auto: the shape of the first record, for all records
+    columns: Mapping[str, str] | None = None  # field of the row -> column to read it from; replaces `shape`
     # Replaces the record's own; several take turns by row (LLM2Vec's E5 data); a mapping has them by data set.
     instruction: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ""
     positives: str = "first"  # of several positives; "each" makes a row of each
@@ -69,23 +69,23 @@ class Records(ABC):
 
     @abstractmethod
     def records_fingerprint(self) -> str:
-        """Identity of the records: a digest of their bytes, or a pinned revision."""
+        """Identity of the records: the digest of their bytes, or a pinned revision."""
 
     @abstractmethod
     def data_sets(self) -> Iterable[tuple[str, Iterable[tuple[str, Any]]]]:
-        """(name of a data set, its (place, record) pairs); a record that cannot be read is a BadRow."""
+        """(name of a data set, its (location, record) pairs); a record that cannot be read is a `BadRow`."""
 
     def fingerprint(self) -> str:
         return f"{self.records_fingerprint()}#{digest(READER, *self._changed_settings())}"
 
     def _changed_settings(self) -> list[str]:
-        """What differs from the defaults: a setting that is added later changes no fingerprint."""
+        """Settings that differ from the defaults, so that a setting added later changes no fingerprint."""
         values = {name: getattr(self, name) for name, about in Records.__dataclass_fields__.items()
                   if getattr(self, name) != about.default}  # fmt: skip
         return [f"{name}={json.dumps(value, sort_keys=True, default=list)}" for name, value in values.items()]
 
     def rows(self) -> Rows:
-        """The rows, read and checked once a fingerprint. Raises ValueError that names place and field of a bad one."""
+        """The rows, read and checked once a fingerprint. Raises `ValueError` with location and field of a bad one."""
         found = stored_rows(self.fingerprint(), self._read_rows)
         if not found:
             raise ValueError(
@@ -107,7 +107,7 @@ class Records(ABC):
             log.info("%s: %s in %d records", self.name or self.records_fingerprint(), note, count)
 
     def _instructions_of(self, name: str) -> list[str]:
-        """The instructions that take turns in a data set."""
+        """The instructions of a data set, which its rows take in turn."""
         chosen = self.instruction
         if isinstance(chosen, Mapping):
             if name not in chosen:
@@ -123,7 +123,7 @@ class Records(ABC):
                 notes["longer answers"] = notes.get("longer answers", 0) + 1
 
     def _record_reader(self, name: str, notes: dict[str, int]) -> Callable[[Any], list[TrainingRow]]:
-        """Reads records of one data set; with shape=auto the first record decides for all."""
+        """Reader of the records of one data set; with shape=auto the first record decides its shape."""
         chosen: list[Callable[[Mapping[str, Any]], Record]] = []
         if self.columns is not None:
             chosen.append(columns_reader(self.columns))
@@ -142,7 +142,7 @@ class Records(ABC):
         return read
 
     def _rows_of_record(self, record: Record, notes: dict[str, int]) -> list[TrainingRow]:
-        """The rows of a record."""
+        """Rows of one record, by the settings `positives`, `negatives`, `turns` and `document_instructions`."""
 
         def note(what: str) -> None:
             notes[what] = notes.get(what, 0) + 1
@@ -176,7 +176,7 @@ class Records(ABC):
 
 
 def join_texts(rows: Iterable[TrainingRow], characters: int) -> Iterator[TrainingRow]:
-    """Plain texts as fewer, longer ones: neighbours joined by line breaks until one has `characters`; the last may not.
+    """Join neighbouring plain texts by line breaks until each has `characters` characters; the last may be shorter.
 
     Raises `ValueError` for a row that is no plain text.
     """

@@ -1,4 +1,4 @@
-"""One training example, whatever its kind: a loss uses the rows that have what it needs."""
+"""One training example of any kind: each loss uses the rows that have the fields it needs."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class TrainingRow:
     source: str = ""  # name of the data set; batches may be homogeneous by it
     negative_dialogues: tuple[
         tuple[str, str], ...
-    ] = ()  # other questions with their answers: hard negatives of a dialogue
+    ] = ()  # other (question, answer) pairs: hard negatives of the dialogue

@@ -1,4 +1,4 @@
-"""What a source of rows is, and rows that are given as they are."""
+"""The protocol of a source of rows, and rows that a configuration or program lists itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from unified_lm.data.validity import BadRow, check_row
 
 @runtime_checkable
 class Source(Protocol):
-    """One data set, or several of one origin: `Row.source` tells them apart."""
+    """One data set, or several of one origin: `TrainingRow.source` tells them apart."""
 
     @property
     def name(self) -> str: ...
 
     def fingerprint(self) -> str:
-        """Names the rows without reading them: equal fingerprints, equal rows."""
+        """Identifies the rows without reading them: equal fingerprints mean equal rows."""
         ...
 
     def rows(self) -> Rows:
@@ -30,7 +30,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Rows written down where they are used: in a configuration, as mappings of Row's fields, or in a program."""
+    """Rows listed where they are used: in a configuration as mappings of `TrainingRow`'s fields, or in a program."""
 
     examples: Sequence[TrainingRow | Mapping[str, Any]]
     name: str

@@ -1,4 +1,4 @@
-"""Which rows a step sees: a pure function of (data seed, step), for any number of processes and after any restart."""
+"""The rows of each step: a pure function of (data seed, step), for any number of processes and after any restart."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from unified_lm.files import digest
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Data sets that fill `rows_per_step` rows of every step together."""
+    """Data sets that together fill `rows_per_step` rows of every step."""
 
     sources: Mapping[str, Source]  # the keys only address the sources; rows carry their data set's own name
     rows_per_step: int
     homogeneous: float = 0.0  # share of batches whose rows are all of one data set
     shares: Mapping[str, float] = field(default_factory=dict)  # data set: share of its rows in use, 1 if not named
     incomplete: str = "drop"  # batches with too few rows at an epoch's end; "short" keeps them
-    unique: bool = False  # drop rows that say what an earlier row says, case and spaces aside
+    unique: bool = False  # drop rows whose texts repeat an earlier row's, case and spaces aside
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -45,7 +45,7 @@ class Stream:
 class Streams:
     """Several streams, each with its own rows a step: embedding and generative batch sizes are separate.
 
-    `data_seed` decides subsets and order; the model's seed does not.
+    `data_seed` decides subsets and order; the run's seed does not.
     """
 
     streams: Mapping[str, Stream]
@@ -63,7 +63,7 @@ class Streams:
         return digest(*(part for name, key, source in named for part in (name, key, source.fingerprint())))
 
     def load(self) -> Batches:
-        """Read what is not cached yet and lay out the streams. Raises ValueError for a stream that fills no batch."""
+        """Read the sources, or their cached rows. Raises `ValueError` for a stream that fills no batch."""
         return Batches({name: LoadedStream(name, stream, self.data_seed) for name, stream in self.streams.items()})
 
 
@@ -94,7 +94,7 @@ class LoadedStream:
         return first, len(keys) - len(first)
 
     def _group_by_data_set(self, kept: np.ndarray, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """Numbers of the kept rows of each data set. A share is a fixed draw, and lies within every larger share."""
+        """Numbers of the kept rows of each data set. A share is a fixed random subset of every larger share."""
         labels: list[str] = []
         for key, rows in self.sources.items():
             found = rows.source_names
@@ -117,12 +117,12 @@ class LoadedStream:
         return self._cut.epoch_batches(list(self.groups.values()), *self._key, epoch)
 
     def row_numbers(self, step: int) -> list[int]:
-        """Numbers of the rows of a step, counted through the stream's sources."""
-        epoch, place = divmod(step, self.batches_per_epoch)
-        return self.epoch(epoch)[place].tolist()
+        """Numbers of the rows of a step, counted over all sources of the stream."""
+        epoch, position = divmod(step, self.batches_per_epoch)
+        return self.epoch(epoch)[position].tolist()
 
     def locate_row(self, number: int) -> tuple[str, int]:
-        """Source and index in it of a row number."""
+        """The source of a row number, and the row's index in it."""
         position = bisect_right(self._starts, number) - 1
         return list(self.sources)[position], number - self._starts[position]
 
@@ -147,25 +147,25 @@ class LoadedStream:
 
 
 class Batches:
-    """The rows of every step. There is no state to save: to resume is to ask for a later step."""
+    """The rows of every step. There is no state to save: a resumed run asks for a later step."""
 
     def __init__(self, streams: Mapping[str, LoadedStream]) -> None:
         self.streams = streams
 
     def batch(self, step: int) -> list[TrainingRow]:
-        """The global batch of a step (from 0): the rows of each stream, in the streams' order."""
+        """The global batch of a step (from 0): the rows of all streams, in the order of the streams."""
         return [row for rows in self.rows_by_stream(step).values() for row in rows]
 
     def rows_by_stream(self, step: int) -> dict[str, list[TrainingRow]]:
-        """The same rows, by stream."""
+        """The rows of a step by stream."""
         found = {}
         for name, stream in self.streams.items():
-            places = map(stream.locate_row, stream.row_numbers(step))
-            found[name] = [stream.sources[source][index] for source, index in places]
+            locations = map(stream.locate_row, stream.row_numbers(step))
+            found[name] = [stream.sources[source][index] for source, index in locations]
         return found
 
     def row_ids(self, step: int) -> list[str]:
-        """ "stream/source[index]" of each row of a step, in the order of `batch`: for messages about a batch."""
+        """Ids "stream/source[index]" of the rows of a step, in the order of `batch`, for messages."""
         return [
             "{}/{}[{}]".format(name, *stream.locate_row(number))
             for name, stream in self.streams.items()
@@ -173,11 +173,11 @@ class Batches:
         ]
 
     def counters(self, steps: int) -> dict[str, dict[str, int | float]]:
-        """By stream, after `steps` steps: rows seen, epochs, rows in use, and rows left out for each reason."""
+        """Counters of each stream after `steps` steps: rows seen, epochs, rows in use, and rows left out by reason."""
         return {name: stream.counters(steps) for name, stream in self.streams.items()}
 
     def corpus_fingerprints(self) -> dict[str, str]:
-        """Digest of the rows of each source, by "stream/source", for the record."""
+        """Digest of the rows of each source, by "stream/source", for the run's record."""
         return {
             f"{name}/{source}": rows.corpus_fingerprint
             for name, stream in self.streams.items()

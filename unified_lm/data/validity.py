@@ -1,4 +1,4 @@
-"""Which rows can be trained on, and what happens to the others."""
+"""Checks that a row can be trained on, and refuses or skips the others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class BadRow(ValueError):
-    """A row that cannot be used, with the field at fault; whoever knows file and line adds them."""
+    """A row that cannot be used, and the field at fault; the caller adds file and line."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"field {field!r} {reason}")
 
 
 def checked_text(field: str, value: object) -> str:
-    """`value` if it is text that says something; BadRow otherwise."""
+    """Return `value` if it is a text that is not empty. Raises `BadRow` otherwise."""
     if value is None:
         raise BadRow(field, "is missing")
     if not isinstance(value, str):
@@ -37,7 +37,7 @@ def checked_text(field: str, value: object) -> str:
 
 
 def check_row(row: TrainingRow) -> TrainingRow:
-    """The row, if it has all that one of the losses needs; BadRow otherwise."""
+    """Return the row if it has the fields that one of the losses needs. Raises `BadRow` otherwise."""
     if row.text is not None:
         checked_text("text", row.text)
         return row
@@ -45,9 +45,9 @@ def check_row(row: TrainingRow) -> TrainingRow:
     if row.positive is None and row.answer is None:
         raise BadRow("positive", "is missing, and so is 'answer': a query alone trains nothing")
     if row.positive is None and row.negatives:
-        raise BadRow("negatives", "stand beside no positive")
+        raise BadRow("negatives", "are given without a positive")
     if row.answer is None and row.negative_dialogues:
-        raise BadRow("negative_dialogues", "stand beside no answer")
+        raise BadRow("negative_dialogues", "are given without an answer")
     parts = [("instruction", row.instruction or None), ("positive", row.positive), ("answer", row.answer)]
     parts += [(f"negatives[{number}]", negative) for number, negative in enumerate(row.negatives)]
     parts += [(f"history[{number}]", content) for number, (_, content) in enumerate(row.history)]
@@ -66,12 +66,12 @@ def accept_rows(
     on_bad: str,
     notes: dict[str, int],
 ) -> Iterator[TrainingRow]:
-    """Rows of (place, record) pairs; a bad one is an error that names its place, or with "skip" left out and counted.
+    """Yield the rows of (location, record) pairs. A bad record raises `ValueError`; with on_bad="skip" it is left out.
 
-    A record may itself be the BadRow that its reader met. `notes["skipped"]` counts the records left out.
+    A record may itself be the `BadRow` of the code that read it. `notes["skipped"]` counts the records left out.
     """
     skipped = []
-    for place, record in records:
+    for location, record in records:
         try:
             if isinstance(record, BadRow):
                 raise record
@@ -79,11 +79,11 @@ def accept_rows(
         except BadRow as error:
             if on_bad == "refuse":
                 raise ValueError(
-                    f"{place}: {error}; mend the data, or skip and count such rows with on_bad=skip"
+                    f"{location}: {error}; correct the data, or skip and count such rows with on_bad=skip"
                 ) from error
             notes["skipped"] = notes.get("skipped", 0) + 1
             if len(skipped) < EXAMPLES_SHOWN:
-                skipped.append(f"{place}: {error}")
+                skipped.append(f"{location}: {error}")
             continue
         yield from rows
     if skipped:

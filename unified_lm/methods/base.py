@@ -134,12 +134,12 @@ class Method(ABC):
 
 
 def text_of_row(row: TrainingRow) -> str | None:
-    """The text of a row for objectives on text alone: its plain text, else its document, its answer or its query."""
+    """The text of a row for objectives on text alone: its plain text, else its document, answer or query."""
     return next((text for text in (row.text, row.positive, row.answer, row.query) if text), None)
 
 
 def merge_vectors(parts: Iterable[Vectors]) -> Vectors:
-    """Vectors of several chunks as one, ordered by row id so that the cut into chunks leaves no trace."""
+    """Concatenate the vectors of several chunks in the order of row ids, which does not depend on the chunks."""
     parts = list(parts)
     rows = torch.cat([part.rows for part in parts])
     order = rows.argsort(stable=True)
@@ -151,7 +151,7 @@ def merge_vectors(parts: Iterable[Vectors]) -> Vectors:
 
 
 def build_vectors(batch: PackedBatch, which: list[int], values: Float[Tensor, "n d"], text: str = "text") -> Vectors:
-    """Vectors of the sequences `which` of a chunk, with their row ids and the hashes of the text they stand for."""
+    """Attach row ids and text hashes to the vectors of the sequences `which`; `text` names the hash to use."""
     return Vectors(
         rows=torch.tensor([batch.sequences[i].row for i in which], device=values.device),
         hashes=torch.tensor([batch.sequences[i].hashes[text] for i in which], device=values.device),
@@ -162,7 +162,7 @@ def build_vectors(batch: PackedBatch, which: list[int], values: Float[Tensor, "n
 def read_vectors_by_role(
     states: Tensor, batch: PackedBatch, readouts: dict[str, Readout], heads: nn.ModuleDict | None = None
 ) -> dict[str, Vectors]:
-    """One set of vectors a role, for roles that start with a key of `readouts`."""
+    """Pool the vectors of each role that starts with a key of `readouts`, by that read-out."""
     return {
         role: build_vectors(batch, which, readouts[start].vectors(states, batch, which, heads))
         for start in readouts
@@ -171,7 +171,7 @@ def read_vectors_by_role(
 
 
 def sum_token_losses(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Float[Tensor, ""]:
-    """Summed cross-entropy of the labelled positions; the head sees no other row."""
+    """Summed cross-entropy of the labelled positions; logits are computed for these only."""
     where = (batch.labels != IGNORED).nonzero().squeeze(1)
     return model.cross_entropy(states[where], batch.labels[where])
 
@@ -186,14 +186,14 @@ def group_by_role(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
 
 
 def document_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
-    """Documents of every row that has a positive: roles "document", "negative_0", "negative_1", ..."""
-    texts, places = [], []
+    """Sequences of the documents of every row with a positive: roles "document", "negative_0", "negative_1", ..."""
+    texts, owners = [], []
     for number, row in enumerate(rows):
         if row.positive is not None:
             texts += [row.positive, *row.negatives]
-            places += [(number, "document")] + [(number, f"negative_{k}") for k in range(len(row.negatives))]
+            owners += [(number, "document")] + [(number, f"negative_{k}") for k in range(len(row.negatives))]
     documents = form.documents(texts)
-    return [replace(d, row=number, role=role) for d, (number, role) in zip(documents, places, strict=True)]
+    return [replace(d, row=number, role=role) for d, (number, role) in zip(documents, owners, strict=True)]
 
 
 def contrastive_loss(
@@ -201,9 +201,10 @@ def contrastive_loss(
 ) -> Float[Tensor, ""] | None:
     """InfoNCE of the queries that have a document against all documents and hard negatives of the global batch.
 
-    Candidates that repeat a query's own text or its positive's are no negatives, wherever they were computed. With
-    `symmetric` the mean of both directions (documents against queries has no hard negatives). None where no query of
-    the batch has a document. Raises `ValueError` for a single candidate: there is nothing to contrast.
+    Candidates with the text of the query or of its positive are masked out of the negatives, on whichever rank they
+    were computed. `symmetric`: the mean of both directions (documents against queries has no hard negatives). Returns
+    None where no query of the batch has a document. Raises `ValueError` for a single candidate: there is nothing to
+    contrast. Source: van den Oord et al. 2018 (InfoNCE); in-batch negatives as in Karpukhin et al. 2020.
     """
     if "document" not in vectors or query not in vectors:
         return None

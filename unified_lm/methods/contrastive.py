@@ -24,12 +24,12 @@ from unified_lm.readout import Readout
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(Method):
-    """One vector a text, by `readout`; one-sided or `symmetric` InfoNCE at `temperature`, by cosine or dot product.
+    """InfoNCE over one vector a text, pooled by `readout`: one-sided or `symmetric`, by cosine or dot product.
 
-    `latents` vectors make the head "latent" for readout=mean@latent: every state attends to them with `latent_heads`
-    heads before the mean; `latent_residual` adds the state itself, at the attention and at the layer behind it.
-    Source: Karpukhin et al. 2020; with mean pooling and instructions as in Muennighoff et al. 2024 (GritLM); latents as
-    in Lee et al. 2025 (NV-Embed), whose formula has no residual while the released model has.
+    `latents`: number of trained vectors of the head "latent", for readout=mean@latent. Every state attends to them with
+    `latent_heads` heads before the mean. `latent_residual` adds the input of the attention, and of the layer after it.
+    Source: Karpukhin et al. 2020; mean pooling and instructions as in Muennighoff et al. 2024 (GritLM); latents as in
+    Lee et al. 2025 (NV-Embed), whose formula has no residual while the released model has.
     """
 
     temperature: float

@@ -1,7 +1,7 @@
-"""GEM (Meta): slots inside plain text become the only way to what stands before them, and so its embedding.
+"""GEM (Meta): slots in the middle of a text are the only way from its prefix to its suffix, and so its embedding.
 
-Slots are put at a random point of a text; the suffix does not see the prefix but through them, and they do not see each
-other. Next-token prediction over all of it but the slots, beside plain text, and a SimCSE term whose weight grows.
+Slots are inserted at a random point of a text. The suffix sees the prefix through them only, and they do not see each
+other. The losses are next-token prediction on everything but the slots, and a SimCSE term whose weight grows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from unified_lm.readout import Readout
 class Gem(Method):
     """Source: "GEM" of Meta (2506.04344); it has no public code.
 
-    `plain_share` of the texts get no slots in their next-token view. Whether and where is a function of the text and
-    `cut_seed`. The contrastive weight is 0 for `ramp_start` steps, then grows linearly over `ramp_steps` to its value
-    (0: at once). `attention_dropout` makes the two passes of the contrastive term differ (None: the decoder's own).
+    `plain_share`: share of texts without slots in their next-token view. Whether a text gets slots, and where, depends
+    on the text and `cut_seed` alone. The contrastive weight is 0 for `ramp_start` steps, then grows linearly over
+    `ramp_steps` to its value (0: at once). `attention_dropout` makes the two passes of the contrastive term differ
+    (None: the decoder's own rate).
     """
 
     slots: int
@@ -87,7 +88,7 @@ class Gem(Method):
         return sorted(made, key=lambda sequence: sequence.row)
 
     def insert_slots(self, plain: Sequence) -> Sequence:
-        """A plain text as it is, or with the slots at a random point of it."""
+        """Insert the slots at a random point of a plain text, or return it unchanged."""
         draw = random.Random(f"{self.cut_seed}/{plain.hashes['text']}")
         if draw.random() < self.plain_share or len(plain) < 2:
             return plain

@@ -1,4 +1,4 @@
-"""Generative tuning: the next token of answers (and of plain text, where a row has nothing else)."""
+"""Generative tuning: next-token prediction on answers, and on plain text for rows that have nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unified_lm.prompts.template import Format
 
 @dataclass(frozen=True, kw_only=True)
 class Generative(Method):
-    """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` embeds it where it is scored."""
+    """Mean cross-entropy over the labelled tokens of the *global* batch; `readout` is used when it is scored."""
 
     readout: str
 
@@ -43,7 +43,7 @@ class Generative(Method):
 
 
 def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
-    """A sequence for every row with an answer."""
+    """Sequences of prompt and answer, one for every row with an answer."""
     numbers = [i for i, row in enumerate(rows) if row.answer is not None]
     chosen = [rows[i] for i in numbers]
     made = form.answered(
@@ -56,12 +56,12 @@ def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
 
 
 def plain_text_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
-    """A sequence for every row of plain text."""
+    """Sequences of plain text, one for every row that has some."""
     return [replace(form.plain(row.text), row=i) for i, row in enumerate(rows) if row.text is not None]
 
 
 def refuse_bidirectional(form: Format) -> None:
-    """Next-token prediction with attention to the future is copying."""
+    """Raises `ValueError` for bidirectional attention: next-token prediction would learn to copy."""
     if form.plan.generate == "bidirectional":
         raise ValueError(
             "attention.generate=bidirectional lets every token see its own target, so a next-token loss learns to "

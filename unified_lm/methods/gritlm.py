@@ -1,7 +1,7 @@
 """GritLM: an embedding stream and a generative stream on one set of weights, each in its own attention.
 
-L = lambda_emb * L_emb + lambda_gen * L_gen. Rows with a document embed, rows with an answer generate (a row with both
-does both, as two sequences). attention=gritlm is the paper's `bbcc`, attention=causal its `cccc`.
+L = lambda_emb * L_emb + lambda_gen * L_gen. Rows with a document are embedded, rows with an answer are generated (a row
+with both becomes two sequences). attention=gritlm is the paper's `bbcc`, attention=causal its `cccc`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ GENERATIVE_LOSSES = ("mean", "token", "mixed", "sample")
 class GritLM(Method):
     """Source: Muennighoff et al. 2024, sections 2 and 3.3, and the released code.
 
-    `generative_loss`, each over the *global* batch: "mean" over all labels; "token", the sum of all tokens' losses over
-    the number of samples; "mixed", the mean over sub-batches of `mixed_rows` samples, in their order, of the mean over
-    the labels of each (what one device and accumulation step holds in the released code); "sample", mixed with 1 row.
+    `generative_loss`, always over the *global* batch: "mean" over all labels; "token": the sum over all labels, divided
+    by the number of samples; "mixed": the mean over sub-batches of `mixed_rows` samples of each sub-batch's mean over
+    its labels (a sub-batch is what one device holds in the released code); "sample": mixed with 1 row.
     """
 
     temperature: float
@@ -78,9 +78,9 @@ class GritLM(Method):
         return sorted(made, key=lambda sequence: sequence.row)
 
     def weight_samples(self, samples: list[Sequence]) -> list[Sequence]:
-        """Generative samples, each with the weight of its labels that `generative_loss` asks for.
+        """Give each generative sample the label weight that `generative_loss` asks for.
 
-        They have a role of their own: their prompts are no queries of the embedding stream.
+        Samples get a role of their own, so that their prompts are not read as queries of the embedding stream.
         """
         samples = sorted((replace(sample, role="sample") for sample in samples), key=lambda sample: sample.row)
         size = {"mixed": self.mixed_rows, "sample": 1}.get(self.generative_loss)
@@ -110,7 +110,7 @@ class GritLM(Method):
 
 
 def sum_losses_by_weight(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> list[Tensor]:
-    """The summed cross-entropy of the labels of each weight, by that weight."""
+    """The weighted cross-entropy sum of the labels of each weight, one sum a weight."""
     lengths = torch.tensor([len(sequence) for sequence in batch.sequences])
     each = torch.tensor([s.weight if s.labels is not None else 0.0 for s in batch.sequences], dtype=torch.float64)
     weights = each.repeat_interleave(lengths).to(batch.labels.device)

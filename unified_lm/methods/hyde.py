@@ -1,4 +1,4 @@
-"""HyDE: the model answers a text first, and the answer is what gets embedded. Nothing is trained."""
+"""HyDE: the model answers a text first, and its answer is embedded. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from unified_lm.prompts.conversation import answer_header
 class Hyde(Untrained):
     """Source: Gao et al. 2023 (hypothetical document embeddings), with the scored model as its own generator.
 
-    `prompt`: the question put to the model, with {instruction} and {text}; `max_new_tokens`: the longest answer
-    (greedy); `sides`: which texts are answered first; `with_text`: the mean of both unit vectors, the text's own and
-    its answer's, as in the paper, instead of the answer's alone.
+    `prompt`: what the model is asked, with {text} and perhaps {instruction}. `max_new_tokens`: length limit of an
+    answer (greedy decoding). `sides`: whose texts are answered ("query", "document"). `with_text`: the mean of the unit
+    vectors of the text and of its answer, as in the paper, instead of the answer's vector alone.
     """
 
     prompt: str
@@ -48,7 +48,7 @@ class Hyde(Untrained):
 
 @dataclass(frozen=True, kw_only=True)
 class HydeEmbedder:
-    """An embedder that reads each text of `hyde.sides` through the model's answer to it."""
+    """An embedder that replaces each text of `hyde.sides` by the model's answer to it."""
 
     hyde: Hyde
     encoder: Encoder
@@ -92,9 +92,10 @@ class HydeEmbedder:
             own = self.encoder.encode(unique, side=side, instruction=instruction)
             vectors = (normalize_vectors(vectors) + normalize_vectors(own)) / 2
             vectors = normalize_vectors(vectors) if self.similarity == "cosine" else vectors
-        place = {text: i for i, text in enumerate(unique)}
-        return vectors[[place[text] for text in texts]]
+        index = {text: i for i, text in enumerate(unique)}
+        return vectors[[index[text] for text in texts]]
 
 
 def normalize_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Rows [n, d] scaled to unit length."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

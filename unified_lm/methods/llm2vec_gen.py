@@ -1,9 +1,9 @@
-"""LLM2Vec-Gen: a frozen decoder whose trained slots hold what it would answer, without answering.
+"""LLM2Vec-Gen: trained slots after a query hold what the frozen decoder would answer, without generating it.
 
-Two linear maps stand on the slots' states. Through the first they are a soft prompt from which the frozen decoder must
-reconstruct its own answer; through both, their mean is the embedding, drawn to a teacher's embedding of that answer.
-L = w_a * ||e - t||^2 + w_r * CE(answer | soft prompt). Hard negatives are other questions: drawn to the teacher's
-embedding of their own answers, and kept away from by a margin.
+Two linear maps are applied to the slots' states. The output of the first is a soft prompt from which the frozen
+decoder must reconstruct its own answer. The mean output of both is the embedding, which is pulled to a teacher's
+embedding of that answer. L = w_a * ||e - t||^2 + w_r * CE(answer | soft prompt). Hard negatives are other questions:
+they are pulled to the teacher's embeddings of their own answers, and a margin loss pushes the rows away from them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECONSTRUCT, ALIGN = "reconstruct", "align"
 
 @runtime_checkable
 class Teacher(Protocol):
-    """Vectors of answers, by the hash of their text."""
+    """A teacher's vectors of answers, by the hash of their text."""
 
     def lookup(self, hashes: list[int]) -> np.ndarray: ...
 
@@ -42,8 +42,8 @@ class LLM2VecGen(Method):
     `teacher`: vectors of the rows' answers, as wide as the decoder, written by
     `unified_lm.data.model_made.write_teacher_vectors`; a run makes them with the experiment that its `teacher` names.
     `squared_error`: "mean" over a vector's numbers (the code's MSELoss) or "sum" (the paper's squared norm).
-    `margin_weight` above 0 reads the rows' `negative_dialogues`: they have an alignment term of their own, and each
-    row's embedding is held `margin` away from those of the other rows and of all hard negatives of the global batch.
+    `margin_weight` above 0 uses the rows' `negative_dialogues`: they get an alignment term of their own, and each row's
+    embedding is kept `margin` away from those of the other rows and of all hard negatives of the global batch.
     """
 
     slots: int
@@ -114,9 +114,9 @@ class LLM2VecGen(Method):
         return ChunkOutput(vectors=vectors, token_sums=sums | {"negatives": error[~answered].sum()} if tokens else {})
 
     def reconstruction_loss(self, states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Tensor:
-        """Summed cross-entropy of the answers behind their soft prompts, in a second forward of the decoder.
+        """Summed cross-entropy of the answers after their soft prompts, in a second forward of the decoder.
 
-        Rivals, which are not reconstructed, go along: every chunk of every rank runs the decoder twice.
+        Hard negatives are in this forward too, without labels, so that every chunk runs the decoder twice.
         """
         again = collate([soft_prompt_sequence(sequence) for sequence in batch.sequences], batch.index).to(states.device)
         head = model.heads[RECONSTRUCT]
@@ -153,7 +153,7 @@ def hard_negative_sequences(rows: list[TrainingRow], form: Format) -> list[Seque
 
 
 def soft_prompt_sequence(sequence: Sequence) -> Sequence:
-    """What stands behind a query: its slots and, where it is answered, the answer's turn, with the same labels."""
+    """The part of a sequence from its slots on: the slots and, if there is one, the answer's turn with its labels."""
     start, stop = sequence.spans["slots"]
     labels = sequence.labels and (IGNORED,) * (stop - start - 1) + sequence.labels[stop - 1 :]
     return replace(sequence, tokens=sequence.tokens[start:], labels=labels, spans={"slots": (0, stop - start)})

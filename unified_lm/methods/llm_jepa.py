@@ -1,8 +1,8 @@
-"""LLM-JEPA: the query's state predicts the state of the answer, which is read in a view of its own.
+"""LLM-JEPA: the state of the query predicts the state of the answer, which is encoded as a sequence of its own.
 
-L = gamma * L_gen + lambda * D(predictor, target), with D = 1 - cos by default. The answer's view sees nothing of the
-query, both views are read at their last position, and no gradient is stopped: the three points in which ULME's
-coupling differs. `semantic_weight` adds ULME's retrieval loss, so that the two stand beside each other on one mixture.
+L = gamma * L_gen + lambda * D(predictor, target), with D = 1 - cos by default. The answer's view does not see the
+query, both views are read at their last position, and no gradient is stopped. ULME's coupling differs in these points.
+`semantic_weight` adds ULME's retrieval loss, so that both methods can be compared on the same data.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ LAST = Readout(kind="last")
 class LlmJepa(Method):
     """Source: Huang et al. 2025 (LLM-JEPA); its released code for what the paper leaves open.
 
-    `slots`: predictor tokens behind the predicting view, read at the last of them (0: its last token). `distance`:
-    "cosine", "l2" (norm of the difference), "mse" or "info_nce" (at `coupling_temperature`, over the global batch).
-    `reverse`: the answer predicts the query. `stop_gradient`: the target is not moved. `temperature` is L_sem's.
+    `slots`: number of predictor tokens after the predicting view, which is read at the last one (0: at its last text
+    token). `distance`: "cosine", "l2" (norm of the difference), "mse" or "info_nce" (at `coupling_temperature`, over
+    the global batch). `reverse`: the answer predicts the query. `stop_gradient`: no gradient goes to the target.
+    `temperature`: of the retrieval loss.
     """
 
     slots: int
@@ -126,7 +127,7 @@ class LlmJepa(Method):
         return terms
 
     def predictive_loss(self, vectors: dict[str, Vectors]) -> Tensor:
-        """D of the predicting vectors and their targets, rows with an answer only."""
+        """D(predictor, target) over the rows with an answer."""
         view, query = vectors["view"], vectors["asked" if self.reverse else "query"]
         with_view = torch.isin(query.rows, view.rows)
         query = Vectors(rows=view.rows, hashes=query.hashes[with_view], values=query.values[with_view])

@@ -1,7 +1,7 @@
 """Masked next-token prediction: a masked token is predicted from the position *before* it, with attention both ways.
 
-LLM2Vec's first stage. It teaches a causal decoder to use attention to the future while its head stays the one that it
-was pre-trained with, which predicts position i from position i - 1.
+This is LLM2Vec's first stage. It teaches a causal decoder to use attention to the future. The head keeps its
+pre-trained task: it predicts position i from position i - 1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MASKING = ("bert", "all")
 class MaskedNext(Method):
     """Source: BehnamGhader et al. 2024 (LLM2Vec), section 2.1, and its released configurations.
 
-    `share` of a text's tokens is to be predicted (at least one), each on its own draw. `masking`: "bert" replaces 80 %
-    of them by the mask token and 10 % by a random token and keeps 10 %; "all" masks every one. `mask_token` must be
-    one token. What is masked is a function of the text and `mask_seed`: a text that comes again is masked alike.
-    `readout` embeds the model where it is scored.
+    `share`: the probability with which each token of a text is to be predicted (at least one always is). `masking`:
+    "bert" replaces 80 % of these by the mask token and 10 % by a random token, and keeps 10 %; "all" masks every one.
+    `mask_token` must be one token. What is masked depends on the text and `mask_seed` alone, so it is the same in every
+    epoch. `readout` is used when the model is scored.
     """
 
     mask_token: str
@@ -56,7 +56,7 @@ class MaskedNext(Method):
         self.mask_token_id(form)
 
     def mask_token_id(self, form: Format) -> int:
-        """Raises `ValueError` where the tokenizer cuts the mask token in pieces."""
+        """Id of the mask token. Raises `ValueError` where the tokenizer splits it."""
         ids = form.tokenizer.encode(self.mask_token, add_special_tokens=False)
         if len(ids) != 1:
             raise ValueError(
@@ -69,11 +69,11 @@ class MaskedNext(Method):
         return [replace(self.mask_tokens(form.plain(text), form), row=i) for i, text in texts if text is not None]
 
     def mask_tokens(self, plain: Sequence, form: Format) -> Sequence:
-        """A plain text with tokens masked, each labelled at the position before it; special tokens are left alone."""
+        """Mask tokens of a plain text and label each at the position before it; special tokens are never masked."""
         draw = random.Random(f"{self.mask_seed}/{plain.hashes['text']}")
         tokens, labels = list(plain.tokens), [IGNORED] * len(plain)
-        places = [i for i in range(1, len(tokens)) if tokens[i] not in form.special_ids]
-        chosen = [i for i in places if draw.random() < self.share] or (places and [draw.choice(places)])
+        candidates = [i for i in range(1, len(tokens)) if tokens[i] not in form.special_ids]
+        chosen = [i for i in candidates if draw.random() < self.share] or (candidates and [draw.choice(candidates)])
         for i in chosen:
             labels[i - 1] = tokens[i]
             luck = 0.0 if self.masking == "all" else draw.random()

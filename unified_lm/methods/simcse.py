@@ -1,6 +1,6 @@
-"""Unsupervised SimCSE: a text read twice under two draws of dropout is its own positive.
+"""Unsupervised SimCSE: a text that is encoded twice with different dropout masks is its own positive.
 
-LLM2Vec's second stage. The other texts of the global batch are the negatives.
+This is LLM2Vec's second stage. The other texts of the global batch are the negatives.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from unified_lm.readout import Readout
 class SimCSE(Method):
     """Source: Gao et al. 2021; as a stage of LLM2Vec, BehnamGhader et al. 2024.
 
-    `attention_dropout` replaces the decoder's own rate, which is 0 for today's decoders (None keeps it: then adapters
-    must drop out, trainable.dropout). The two passes are two sequences, so no draw is shared between them.
+    `attention_dropout` replaces the decoder's own rate, which is 0 for today's decoders (None keeps it: then
+    trainable.dropout of adapters must be above 0). The two passes are two sequences, so they share no dropout mask.
     """
 
     temperature: float
@@ -57,7 +57,7 @@ class SimCSE(Method):
 
 
 def refuse_without_dropout(model: UnifiedLM) -> None:
-    """Raises `ValueError` where nothing in a training model drops out: two passes of a text would be one."""
+    """Raises `ValueError` for a training model without dropout: both passes of a text would be equal."""
     rates = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     rates += [getattr(module, "attention_dropout", 0.0) for module in model.backbone.modules()]
     if not any(rates):

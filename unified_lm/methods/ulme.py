@@ -1,7 +1,8 @@
-"""ULME: slots between query and answer, read as embeddings, coupled to the answer that follows.
+"""ULME: slots between query and answer are read as embeddings and coupled to the answer that follows.
 
-`q || slots || a` in one causal forward; slot 0 is the semantic embedding (against the document's slot), the last slot
-predicts the pooled states of the answer through a stopped gradient. L = L_sem + L_gen + 0.3 L_pred.
+`q || slots || a` is one causal forward. Slot 0 is the semantic embedding, contrasted with the document's slot (L_sem).
+The last slot predicts the pooled states of the answer, through a stopped gradient (L_pred). The answer is generated
+(L_gen). L = L_sem + L_gen + 0.3 L_pred.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ TARGETS = ("mean", "length_weighted", "last")
 class Ulme(Method):
     """The three losses of ULME, each on the rows that have what it needs.
 
-    `slots` = 0 reads the last query token instead. `target`: how the answer's states are pooled: "mean",
-    "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: whether the coupling moves
-    the slots only, or the answer as well. A weight of 0 leaves the term out.
-    `positives_as_answers`: a row without an answer is given its document as one (not a variant of the paper's).
+    `slots`: number of slots after a query (0: the last query token is read instead). `target`: pooling of the answer's
+    states: "mean", "length_weighted" (a token's weight grows with its position) or "last". `stop_gradient`: L_pred
+    trains the slots only, not the answer's states. A weight of 0 leaves the term out.
+    `positives_as_answers`: a row without an answer gets its document as one (not a variant of the paper's).
     """
 
     slots: int
@@ -121,7 +122,7 @@ class Ulme(Method):
         )
 
     def pool_answers(self, states: Tensor, batch: PackedBatch, which: list[int]) -> Tensor:
-        """r_qa: the pooled states of each answer, of the same forward."""
+        """r_qa [n, d]: the pooled states of each answer, from the same forward."""
         spans = torch.tensor([batch.span(i, "answer") for i in which], device=states.device)
         starts = spans[:, 1] - 1 if self.target == "last" else spans[:, 0]
         weighting = "position" if self.target == "length_weighted" else "uniform"
@@ -139,7 +140,7 @@ class Ulme(Method):
         return terms
 
     def predictive_loss(self, reason: Vectors, answer: Vectors) -> Tensor:
-        """L_pred: each row's last slot against the answers of the global batch, equal queries and answers masked."""
+        """L_pred: InfoNCE of each row's last slot with the answers of the global batch; repeats are masked out."""
         own = torch.arange(len(reason.rows), device=reason.rows.device)
         return info_nce(
             reason.values,

@@ -1,9 +1,9 @@
-"""Checkpoints: the trained parameters, the optimizer and the step, written at once or not at all.
+"""Checkpoints: the trained parameters, the optimizer state and the step, written whole or not at all.
 
-Only what was trained is kept (everything else is the backbone's own, known by its fingerprint): safetensors for the
-weights, safetensors or, sharded, torch's distributed checkpoint for the optimizer. The data position and the schedule
-are functions of the step, and the model's randomness of (seed, step, chunk), so no generator state is needed. Every
-save is reopened and compared; a checkpoint that does not match its digests is never used.
+Only trained parameters are saved; the others are the backbone's, which its fingerprint identifies. Weights are
+safetensors. The optimizer state is safetensors too, or torch's distributed checkpoint where it is sharded. The data
+position and the schedule are functions of the step, and the model's randomness of (seed, step, chunk), so no generator
+state is needed. Every save is read again and compared; a checkpoint that does not match its digests is never used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WEIGHTS, OPTIMIZER, SHARDED = "model.safetensors", "optimizer.safetensors", "opt
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint on disk: its folder, step, the digest of its weights, and whether training ended there."""
+    """A checkpoint on disk: its folder and step, the digest of its weights, and whether training ended there."""
 
     folder: Path
     step: int
@@ -45,11 +45,12 @@ def trained_parameters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def gather_to_cpu(tensor: Tensor) -> Tensor:
-    """A tensor on the CPU, gathered where it is sharded (a collective call then)."""
+    """The whole tensor on the CPU; a sharded one is gathered, which all ranks must do together."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).contiguous().cpu()
 
 
 def checkpoint_file_digest(path: Path) -> str:
+    """SHA-256 of a file, always read: a remembered digest would hide damage."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -63,10 +64,10 @@ def save_checkpoint(
     identity: str,
     keep: int = 1,
 ) -> Checkpoint:
-    """Write `root/step-N` atomically and drop all but the last `keep`; without an optimizer it is a finished run's.
+    """Write `root/step-N` atomically and delete all but the last `keep` checkpoints.
 
-    Called by every rank; rank 0 writes. Raises `OSError` where the disk is full (the checkpoint before stands), and
-    `RuntimeError` where the file, read again, is not what was to be saved.
+    `optimizer`: None for the checkpoint of a finished run. Called by every rank; rank 0 writes. Raises `OSError` where
+    the disk is full (the checkpoint before stays), and `RuntimeError` where the file does not read back as saved.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     final, partial = root / f"step-{step}", root / f".partial-{step}"
@@ -110,7 +111,7 @@ def save_checkpoint(
 
 
 def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
-    """Save the weights, read them again, and compare every tensor."""
+    """Save the weights, read them again and compare every tensor. Raises `RuntimeError` where one differs."""
     empty = [name for name, value in weights.items() if not value.numel()]
     if empty:
         raise RuntimeError(f"nothing to save for {empty[0]}: its shard was not gathered")
@@ -122,21 +123,24 @@ def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
 
 
 def list_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, in order of name."""
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def wait_for_ranks() -> None:
+    """A barrier over all ranks; nothing in a lone process."""
     if dist.is_initialized():
         dist.barrier()
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Checkpoint folders, oldest first; whatever else lies beside them is none."""
+    """Checkpoint folders, oldest first; folders of other names are left out."""
     found = {path: path.name.removeprefix("step-") for path in root.glob("step-*")}
     return sorted((path for path, step in found.items() if step.isdecimal()), key=lambda path: int(found[path]))
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint that the `state.json` of a folder describes."""
     state = json.loads((folder / "state.json").read_text())
     return Checkpoint(
         folder=folder, step=state["step"], digest=state["digests"][WEIGHTS][:16], finished=state["finished"]
@@ -144,15 +148,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def checkpoint_at_step(root: Path, step: int, identity: str) -> Checkpoint:
-    """The checkpoint of one step along the way.
+    """The checkpoint of one step.
 
-    Raises `ValueError` where it was not kept or is damaged, with the steps that are there.
+    Raises `ValueError` where it was not kept or is damaged, naming the steps that are there.
     """
-    said: list[str] = []
-    saved = latest_checkpoint(root, identity, said.append, only=step)
+    warnings: list[str] = []
+    saved = latest_checkpoint(root, identity, warnings.append, only=step)
     if saved is None:
         there = ", ".join(path.name.removeprefix("step-") for path in checkpoint_folders(root)) or "none"
-        why = f" ({said[0]})" if said else ""
+        why = f" ({warnings[0]})" if warnings else ""
         raise ValueError(
             f"{root} has no whole checkpoint of step {step}{why}; steps that are there: {there}. Train with "
             "runtime.save_every and runtime.keep_last so that it stays"
@@ -163,9 +167,9 @@ def checkpoint_at_step(root: Path, step: int, identity: str) -> Checkpoint:
 def latest_checkpoint(
     root: Path, identity: str, warn: Callable[[str], None] = lambda text: None, *, only: int | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a damaged one is named through `complain` and the one before it is used.
+    """The newest intact checkpoint; `warn` is told of a damaged one, and the one before it is used.
 
-    `only`: of this step and no other. Raises `ValueError` for a checkpoint of another identity: it is never continued.
+    `only`: look at the checkpoint of this step alone. Raises `ValueError` for a checkpoint of another identity.
     """
     for folder in reversed(checkpoint_folders(root)):
         if only is not None and folder.name != f"step-{only}":
@@ -190,10 +194,10 @@ def latest_checkpoint(
 
 
 def load_weights(saved: Checkpoint, model: UnifiedLM) -> None:
-    """Copy a checkpoint's weights into a model built alike, before it is sharded.
+    """Copy a checkpoint's weights into a model of the same build, before the model is sharded.
 
-    Raises `ValueError` where names or shapes differ, or where the model then computes something else than it did when
-    it was saved: it was built on another backbone or with other adapters.
+    Raises `ValueError` where names or shapes differ, or where the model's outputs differ from those at the save: it has
+    another backbone or other adapters.
     """
     tensors, wanted = load_file(saved.folder / WEIGHTS), trained_parameters(model)
     wrong = sorted(set(tensors) ^ set(wanted)) or [n for n in tensors if tensors[n].shape != wanted[n].shape]
@@ -211,7 +215,7 @@ def load_weights(saved: Checkpoint, model: UnifiedLM) -> None:
 
 @torch.no_grad()
 def compute_probe(model: UnifiedLM) -> list[float]:
-    """A few numbers that the whole model decides: part of a state and of its logits for fixed tokens and all slots."""
+    """What the model computes, in 64 numbers: parts of a state and of its logits, for fixed tokens and all slots."""
     slots = 0 if model.slots is None else len(model.slots)
     tokens = tuple(range(3, min(40, model.vocabulary))) + tuple(-(k + 1) for k in range(slots))
     training = model.training

@@ -1,4 +1,4 @@
-"""Ranks: the few collectives that a global-batch objective needs. One process is a world of one, not a special case.
+"""Collective operations of a global-batch objective. One process is a world of size one, not a special case.
 
 Gradients are *summed* over ranks, since every rank's backward holds the exact share of its own chunks. There is no
 DistributedDataParallel: its reducer, with kept graphs or a last chunk that skips a parameter, returns wrong gradients
@@ -25,7 +25,7 @@ FILLER_ROLE = "filler"
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among the processes of a run. `lockstep`: every rank must call the model equally often (FSDP2)."""
+    """This process and the number of processes. `lockstep`: all ranks must call the model equally often (FSDP2)."""
 
     rank: int = 0
     size: int = 1
@@ -38,10 +38,10 @@ class Ranks:
         return cls(rank=dist.get_rank(), size=dist.get_world_size(), lockstep=lockstep)
 
     def distribute_chunks(self, chunks: list[PackedBatch], *, first: bool = True) -> list[PackedBatch]:
-        """This rank's whole chunks of the global batch; in lockstep the count is evened with chunks without objective.
+        """This rank's chunks of the global batch. In lockstep, filler chunks make the count equal on all ranks.
 
-        Raises `ValueError` where the `first` batch of a run is too small to give every rank a chunk; a later, smaller
-        one leaves a rank without objective for that step.
+        Raises `ValueError` where the `first` batch of a run has too few chunks for the ranks. In a later, smaller batch
+        a rank without a chunk gets a filler.
         """
         if first and len(chunks) < self.size:
             raise ValueError(
@@ -54,7 +54,7 @@ class Ranks:
         return mine
 
     def sum_counts(self, counts: Mapping[str, int | float]) -> dict[str, int | float]:
-        """Counts (or sums) added over ranks; every rank sees the same names, whatever it counted."""
+        """Add counts (or sums) over ranks by name; every rank gets all names."""
         if self.size == 1:
             return dict(counts)
         everyone: list[Mapping[str, int | float]] = [{}] * self.size
@@ -62,7 +62,7 @@ class Ranks:
         return {name: sum(c.get(name, 0) for c in everyone) for name in sorted({n for c in everyone for n in c})}
 
     def any_rank(self, *flags: bool) -> list[bool]:
-        """Each flag, true on every rank where it is true on one: what all ranks must decide alike."""
+        """For each flag, whether it is true on any rank; for decisions that all ranks must share."""
         if self.size == 1:
             return list(flags)
         tensor = torch.tensor([int(flag) for flag in flags], device=collective_device())
@@ -70,7 +70,7 @@ class Ranks:
         return [bool(flag) for flag in tensor.tolist()]
 
     def gather_vectors(self, parts: Iterable[dict[str, Vectors]]) -> dict[str, Vectors]:
-        """Detached vectors of all chunks of all ranks by name, ordered by row id."""
+        """Detached vectors of all chunks of all ranks, by name, in the order of row ids."""
         mine: dict[str, list[Vectors]] = {}
         for part in parts:
             for name, vectors in part.items():
@@ -80,7 +80,7 @@ class Ranks:
         return local if self.size == 1 else self.all_gather_vectors(local)
 
     def all_gather_vectors(self, local: dict[str, Vectors]) -> dict[str, Vectors]:
-        """Every rank's vectors on every rank: shapes first, then one padded all-gather a name."""
+        """All-gather the ranks' vectors: shapes first, then one padded all-gather a name."""
         shapes: list[dict[str, tuple]] = [{}] * self.size
         dist.all_gather_object(shapes, {n: (*v.values.shape, v.values.dtype) for n, v in local.items()})
         device = collective_device()
@@ -104,22 +104,22 @@ class Ranks:
             )
         return out
 
-    def broadcast_object(self, what: Any) -> Any:
-        """What rank 0 says, on every rank."""
+    def broadcast_object(self, value: Any) -> Any:
+        """Return rank 0's `value` on every rank."""
         if self.size == 1:
-            return what
-        said = [what]
-        dist.broadcast_object_list(said, src=0)
-        return said[0]
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def broadcast_module(self, module: nn.Module) -> None:
-        """Rank 0's parameters and buffers on every rank."""
+        """Copy rank 0's parameters and buffers to every rank."""
         if self.size > 1:
             for tensor in [*module.parameters(), *module.buffers()]:
                 dist.broadcast(tensor.detach(), src=0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """One coalesced all-reduce a dtype; a parameter that took no part on this rank counts as zero."""
+        """Sum gradients over ranks, with one all-reduce a dtype; a parameter without gradient counts as zero."""
         if self.size == 1 or self.lockstep:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -135,11 +135,12 @@ class Ranks:
 
 
 def is_filler(chunk: PackedBatch) -> bool:
-    """Whether a chunk is there only to even the ranks' counts: it is read and has no part in the objective."""
+    """Whether a chunk only makes the ranks' counts equal: it runs through the model and has no objective."""
     return chunk.sequences[0].role == FILLER_ROLE
 
 
 def collective_device() -> torch.device:
+    """The device on which the backend of the process group works."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 

@@ -1,7 +1,7 @@
 """FSDP2 for models that do not fit one device: the whole `TrainingModule` is one sharded root, gradients are summed.
 
-Everything with parameters (embedding, slots, layers, head, read-outs) is called inside the root's forward. Every rank
-calls it equally often (`Ranks.lockstep`), and gradients are reduced once a step, with the last chunk's backward.
+Everything with parameters (embedding, slots, layers, head, read-outs) runs inside the root's forward. All ranks call it
+equally often (`Ranks.lockstep`), and gradients are reduced once a step, with the last chunk's backward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DTYPES = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How many processes train a run, and what each holds. It never touches the global batch.
+    """How many processes train a run, and what each of them holds. The global batch is the same for all launches.
 
     `sharding`: "replicated" (each rank the whole model; one coalesced all-reduce a step) or "fsdp" (FSDP2).
     `checkpointing`: recompute each layer's activations in the backward. `param_dtype`, `reduce_dtype`: FSDP2's mixed
@@ -48,7 +48,7 @@ class Launch:
 
 
 def shard_module(module: TrainingModule, launch: Launch) -> None:
-    """Shard each decoder layer and then the rest, in place, so that gradients come out summed over ranks."""
+    """Shard each decoder layer and then the rest, in place; gradients are summed over ranks, not averaged."""
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[launch.param_dtype], reduce_dtype=DTYPES[launch.reduce_dtype], cast_forward_inputs=False
     )
@@ -73,7 +73,7 @@ def decoder_layers(backbone: nn.Module) -> nn.ModuleList:
 
 
 def set_gradient_sync(module: nn.Module, last: bool) -> None:
-    """Reduce gradients with the backward that follows only if it is the step's last."""
+    """Reduce gradients in the next backward only if it is the step's last one."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)

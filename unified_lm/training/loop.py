@@ -31,7 +31,7 @@ from unified_lm.training.watchdog import Preempted, Watchdog, catch_stop_signals
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """Rows of each step, and where each stands in the data ("stream/source[index]"), as pure functions of the step."""
+    """Rows of each step and their ids ("stream/source[index]"), as pure functions of the step."""
 
     def batch(self, step: int) -> list[TrainingRow]: ...
 
@@ -42,10 +42,10 @@ class BatchSource(Protocol):
 class Runtime:
     """How a run is computed, never what: nothing here is part of a run's identity.
 
-    `chunk_tokens` bounds a chunk; `keep_tokens` the tokens whose graphs are kept from the first pass (None: one
-    chunk's); `save_every`: steps between checkpoints, or minutes as in "10m" (None: only the last); `keep_last`
-    checkpoints stay; `threads` of torch (None: as it finds them); `compile`: whether the decoder's layers are compiled
-    where texts are encoded to be scored.
+    `chunk_tokens`: most tokens of a chunk. `keep_tokens`: most tokens whose graphs are kept from the first pass (None:
+    one chunk's). `save_every`: steps between checkpoints, or minutes as in "10m" (None: only the last). `keep_last`:
+    number of checkpoints that stay. `threads`: of torch (None: torch's default). `token_cache`: keep tokenized texts on
+    disk. `compile`: compile the decoder's layers when texts are encoded for scoring.
     """
 
     chunk_tokens: int
@@ -84,7 +84,7 @@ class TrainResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedStep:
-    """This rank's chunks of a step; `ids` of its rows, `tokens` of the global batch, `waited` seconds for it."""
+    """This rank's chunks of a step, its rows' ids, the tokens of the global batch, and the seconds waited for it."""
 
     ids: list[str]
     chunks: list[PackedBatch]
@@ -107,11 +107,11 @@ def train(
     on_log: Callable[[dict[str, Any]], None] = lambda entry: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Train to `optim.last_step`, continuing from the newest whole checkpoint under `folder`.
+    """Train to `optim.last_step`, continuing from the newest intact checkpoint under `folder`.
 
-    Called alike on every rank. `on_log` receives one entry a step. Raises `Diverged` where a loss or gradient is not
-    finite or stays exactly zero (the last checkpoint stands), and `Preempted` behind a checkpoint after SIGTERM or
-    SIGUSR1.
+    Called on every rank with the same arguments. `on_log` receives one entry a step, `warn` one line a warning. Raises
+    `Diverged` where a loss or gradient is not finite or stays exactly zero (the last checkpoint stays), and `Preempted`
+    after SIGTERM or SIGUSR1, once a checkpoint is written.
     """
     launch = launch or Launch(processes=1)
     ranks = Ranks.current(lockstep=launch.sharded)
@@ -183,7 +183,7 @@ def train(
         model.eval()
         final = keep(final=True)
         if ranks.any_rank(asked())[0]:
-            raise Preempted(f"stopped on request after the last step, {done}; the same command goes on behind it")
+            raise Preempted(f"stopped on request after the last step, {done}; the same command continues with scoring")
     return TrainResult(step=done, digest=final.digest, wall_s=time.perf_counter() - began, tokens=seen)
 
 
@@ -198,7 +198,7 @@ def compute_gradients(
     optim: Optim,
     warn: Callable[[str], None],
 ) -> dict[str, float]:
-    """The summed gradient of one step in the parameters, redone with smaller chunks where memory ran out."""
+    """Compute the gradient of one step, summed over ranks; redone with smaller chunks where memory ran out."""
     before = len(chunks)
     while True:
         optimizer.zero_grad(set_to_none=True)
@@ -218,7 +218,7 @@ def compute_gradients(
                 torch.cuda.empty_cache()
     if len(chunks) > before:
         warn(
-            f"step {step}: out of memory, so {before} chunks were cut to {len(chunks)}; the objective is the same, "
+            f"step {step}: out of memory, so {before} chunks were split into {len(chunks)}; the objective is the same, "
             "dropout drew other masks; a smaller runtime.chunk_tokens avoids it"
         )
     ranks.sum_gradients(p for group in optimizer.param_groups for p in group["params"])
@@ -228,7 +228,7 @@ def compute_gradients(
 def prefetch_steps(
     batches: BatchSource, method: Method, form: Format, ranks: Ranks, runtime: Runtime, steps: range
 ) -> Iterator[PreparedStep]:
-    """The steps' chunks, each tokenized and packed in the background while the one before is computed."""
+    """Yield the steps' chunks; each step is tokenized and packed in the background while the one before is computed."""
 
     def prepare(step: int) -> tuple[list[str], list[PackedBatch], int]:
         rows = batches.batch(step)
@@ -249,22 +249,22 @@ def prefetch_steps(
 
 
 def find_bad_row(batches: BatchSource, step: int, rows: list[TrainingRow], method: Method, form: Format) -> str:
-    """The first row of a step that makes no sequences on its own: its place in the data and how it begins."""
-    for place, row in zip(batches.row_ids(step), rows, strict=True):
+    """Describe the first row of a step that the method cannot turn into sequences: its id and how it begins."""
+    for row_id, row in zip(batches.row_ids(step), rows, strict=True):
         try:
             method.sequences([row], form)
         except ValueError:
-            return f", {place} ({(row.query or row.text or '')[:40]!r})"
+            return f", {row_id} ({(row.query or row.text or '')[:40]!r})"
     return ""
 
 
 def padding_factor(chunks: list[PackedBatch], ranks: Ranks, tokens: int) -> float:
-    """Computed tokens over real tokens: 1 but for the chunks that even the ranks' counts under FSDP."""
+    """Computed tokens over real tokens; above 1 only through filler chunks under FSDP."""
     return ranks.sum_counts({"computed": sum(map(len, chunks))})["computed"] / tokens if ranks.lockstep else 1.0
 
 
 def peak_memory() -> float:
-    """Most memory held so far in GiB: allocated on the GPU, or this process's resident set on a CPU."""
+    """Peak memory so far in GiB: allocated on the GPU, or this process's resident set on a CPU."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -85,7 +85,7 @@ class TrainingModule(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkRandomness:
-    """What a chunk's forward draws from: dropout depends on nothing but the seed, the step and the chunk's name."""
+    """Seeds the forward of a chunk: dropout depends on the seed, the step and the chunk's name alone."""
 
     seed: int
     step: int
@@ -97,11 +97,11 @@ class ChunkRandomness:
 
 
 class RedoStep(RuntimeError):
-    """A rank ran out of memory after its first backward and cut that chunk: every rank redoes the step."""
+    """A rank ran out of memory after its first backward and halved that chunk: every rank redoes the step."""
 
 
 class ChunkTooLarge(RuntimeError):
-    """A device ran out of memory in a chunk that cannot be cut while other ranks wait in lockstep."""
+    """A device ran out of memory in a chunk that cannot be halved, because other ranks run in lockstep."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(
@@ -111,9 +111,9 @@ class ChunkTooLarge(RuntimeError):
 
 
 def halve_chunk(chunk: PackedBatch) -> list[PackedBatch]:
-    """A chunk as two, cut between sequences near its middle.
+    """Split a chunk in two, between the sequences nearest to its middle.
 
-    Raises `ValueError` for a chunk of one sequence: nothing can be cut.
+    Raises `ValueError` for a chunk of one sequence, which cannot be split.
     """
     if len(chunk.sequences) == 1:
         raise ValueError(
@@ -135,12 +135,13 @@ def accumulate_gradients(
     batch_scale: float = 1.0,
     on_backward: Callable[[nn.Module, bool], None] = lambda reader, last: None,
 ) -> dict[str, float]:
-    """Add the gradient of the global objective over this rank's chunks to the parameters; returns the terms' values.
+    """Add this rank's share of the global objective's gradient to the parameters; returns the terms' values.
 
-    The first `keep_chunks` graphs are kept from the first pass (one costs no memory that a second forward would not).
-    `batch_scale` multiplies the batch-level terms (1 is exact). `on_backward(reader, last)` is called before each
-    backward. A chunk that does not fit the device is halved in place in `chunks`: in the first pass at once, later by
-    raising `RedoStep` on every rank, since gradients were added already. In lockstep it cannot be: `ChunkTooLarge`.
+    `keep_chunks`: number of graphs kept from the first pass (one needs no more memory than a second forward).
+    `batch_scale` multiplies the batch-level terms (1 is exact). `on_backward(module, last)` is called before each
+    backward. A chunk that does not fit the device is halved in place in `chunks`: at once in the first pass, and later
+    by raising `RedoStep` on every rank, because gradients were already added. In lockstep it cannot be halved:
+    `ChunkTooLarge`.
     """
     method: Method = module.method
     weights = method.weights_at(randomness.step)
@@ -182,7 +183,7 @@ def accumulate_gradients(
 def first_pass(
     module: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: ChunkRandomness, keep_chunks: int
 ) -> tuple[dict[int, ChunkOutput], set[int]]:
-    """Readings of the chunks that have vectors, and which of them keep their graph (and hold their token sums)."""
+    """Outputs of the chunks that have vectors, by index, and the indices of those that keep graph and token sums."""
     roles = module.method.roles
     held: dict[int, ChunkOutput] = {}
     kept: set[int] = set()
@@ -207,7 +208,7 @@ def first_pass(
 def vector_gradients(
     method: Method, weights: Mapping[str, float], whole: dict[str, Vectors], batch_scale: float
 ) -> tuple[VectorGradients, dict[str, Tensor]]:
-    """Gradient of the weighted batch-level terms for every gathered vector, and the terms' values."""
+    """Gradient of the weighted batch-level terms in every gathered vector, and the terms' values."""
     leaves = {
         name: Vectors(rows=v.rows, hashes=v.hashes, values=v.values.requires_grad_()) for name, v in whole.items()
     }
@@ -224,7 +225,7 @@ def vector_gradients(
 def backward_chunk(
     reading: ChunkOutput, feed: VectorGradients, weights: Mapping[str, float], counts: Mapping[str, int | float]
 ) -> None:
-    """Backward of one chunk from its vectors' gradients and its token sums over the global counts."""
+    """Backward of one chunk, from its vectors' gradients and its token sums divided by the global counts."""
     roots, seeds = [], []
     for name, vectors in reading.vectors.items():
         if name in feed and vectors.values.requires_grad:

@@ -1,4 +1,4 @@
-"""AdamW with the papers' schedules, a learning rate of their own for slots, and a clip for each group."""
+"""AdamW with the papers' schedules; slots have a learning rate of their own, and each group its own clipping."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SCHEDULES = ("linear", "cosine", "constant")
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """How parameters move.
+    """Settings of AdamW and its learning-rate schedule.
 
-    `steps` is the length of the schedule; `stop_after` ends the run earlier *inside* it (None: run to the end), which
-    is not the same as a shorter schedule. `warmup`: steps, or a share of `steps` when below 1. `floor`: the share of
-    the peak rate that linear and cosine decay to. `slots_ratio`: learning rate of slots (and of other small new parts)
-    over the backbone's. `clip`: largest gradient norm of each group on its own (None: no clipping). `states`: of AdamW,
-    "float32" or "8bit" (CUDA, bitsandbytes). `paper_emulation_world_size`=W scales batch-level terms
-    by 1/W, as gathering with local gradients under averaging does in the released GritLM code on W GPUs; 1 is exact.
+    `steps`: length of the schedule. `stop_after`: end the run earlier *inside* the schedule (None: run to the end); a
+    shorter schedule is something else. `warmup`: steps, or a share of `steps` when below 1. `floor`: share of the peak
+    rate at which linear and cosine decay end. `slots_ratio`: learning rate of slots (and heads) over the backbone's.
+    `clip`: largest gradient norm of each group (None: no clipping). `states`: of AdamW, "float32" or "8bit" (CUDA,
+    bitsandbytes). `paper_emulation_world_size`=W scales batch-level terms by 1/W, the effect that the released GritLM
+    code has on W GPUs (it gathers with local gradients and averages); 1 is exact.
     """
 
     learning_rate: float
@@ -69,7 +69,7 @@ class Optim:
         return self.stop_after or self.steps
 
     def learning_rate_factor(self, step: int) -> float:
-        """Share of the peak learning rate that step number `step` (from 0) uses."""
+        """Share of the peak learning rate at a step (from 0)."""
         warmup = round(self.warmup * self.steps) if self.warmup < 1 else int(self.warmup)
         if step < warmup:
             return (step + 1) / warmup
@@ -80,7 +80,7 @@ class Optim:
         return self.floor + (1 - self.floor) * left
 
     def build_optimizer(self, model: UnifiedLM) -> torch.optim.AdamW:
-        """AdamW over the trainable parameters; the backbone and the new parts (slots, heads) are groups of their own.
+        """AdamW over the trainable parameters, in two groups: the backbone, and the new parts (slots, heads).
 
         Raises `ValueError` where nothing is trainable.
         """
@@ -102,13 +102,13 @@ class Optim:
         return torch.optim.AdamW(groups, lr=self.learning_rate, fused=fused, **options)
 
     def set_learning_rates(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set every group's learning rate for a step; returns the backbone's (or the first group's)."""
+        """Set every group's learning rate for a step; returns the backbone's, or the first group's."""
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * self.learning_rate_factor(step)
         return optimizer.param_groups[0]["lr"]
 
     def clip_gradients(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-        """Clip each group on its own; returns the norms before clipping by group name."""
+        """Clip the gradient norm of each group; returns the norms before clipping, by group name."""
         norms = {}
         for group in optimizer.param_groups:
             limit = math.inf if self.clip is None else self.clip

@@ -1,7 +1,8 @@
-"""The gradient of the embedding, added row by row.
+"""Sparse gradients of the input embedding on a CPU.
 
-A chunk looks up few of its rows, yet a dense gradient is as large as the vocabulary, made and added for every chunk.
-On a CPU that is a good part of a small decoder's step; on a GPU it is nothing, and rows would be added in any order.
+A chunk looks up few rows of the embedding, but a dense gradient is as large as the vocabulary, and one is created and
+added for every chunk. On a CPU this is a good part of a small decoder's step. On a GPU it costs nothing, and sparse
+gradients would be added in no fixed order, so they stay dense there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import nn
 
 @contextmanager
 def sparse_embedding_gradient(embedding: nn.Module, on: bool = True) -> Iterator[None]:
-    """Forwards inside give the rows that they look up as the embedding's gradient, where it is on a CPU."""
+    """Inside, the backward of a forward adds only the looked-up rows to the gradient of an embedding on a CPU."""
     if not (on and isinstance(embedding, nn.Embedding) and embedding.weight.device.type == "cpu"):
         yield
         return
@@ -27,7 +28,7 @@ def sparse_embedding_gradient(embedding: nn.Module, on: bool = True) -> Iterator
 
 
 def densify_gradient(embedding: nn.Module) -> None:
-    """To be called after a backward: a gradient of rows alone becomes the matrix that later rows are added to."""
+    """Make a sparse gradient dense, so that later rows are added to one matrix. Call it after each backward."""
     weight = embedding.weight
     if weight.grad is not None and weight.grad.layout is not torch.strided:
         weight.grad = weight.grad.to_dense()

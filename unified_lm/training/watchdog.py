@@ -1,4 +1,4 @@
-"""Watchdogs of a run: what must stop it, with a reason, rather than be trained on."""
+"""Stops a run that does not train: losses and gradients that are not finite or stay zero, and stop signals."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ REQUEUE = 75  # EX_TEMPFAIL: "try again later", the exit code on which scheduler
 
 
 class Diverged(RuntimeError):
-    """The loss or a gradient is not a number any more, or nothing is learnt any more."""
+    """The loss or a gradient is not finite, or was exactly zero for several steps."""
 
 
 class Preempted(RuntimeError):
-    """The run was asked to stop, and did so behind a checkpoint; the same command continues it."""
+    """The run was asked to stop and wrote a checkpoint; the same command continues it."""
 
 
 @dataclass
 class Watchdog:
-    """Looks at every step. `patience`: steps that a loss or a group's gradient may be exactly zero."""
+    """Checks every step. `patience`: number of steps for which a loss or a group's gradient may be exactly zero."""
 
     folder: Path
     vocabulary: int
@@ -40,13 +40,15 @@ class Watchdog:
         ids: list[str],
         next_token_loss: float | None = None,
     ) -> None:
-        """Raises `Diverged` naming the step, the reason, the batch's rows (`ids`: where each stands in the data) and
-        where to continue."""
+        """Raises `Diverged` for a step that is not finite or was zero too often, naming the rows of its batch (`ids`).
+
+        Warns where the first `next_token_loss` is worse than chance (ln V).
+        """
         if not math.isfinite(loss) or not all(map(math.isfinite, norms.values())):
-            said = ", ".join(f"{name} {value}" for name, value in {"loss": loss, **terms, **norms}.items())
+            values = ", ".join(f"{name} {value}" for name, value in {"loss": loss, **terms, **norms}.items())
             raise Diverged(
-                f"step {step} is not finite ({said}); rows of the batch: {', '.join(ids)}; the last good checkpoint is "
-                f"under {self.folder}"
+                f"step {step} is not finite ({values}); rows of the batch: {', '.join(ids)}; "
+                f"the last good checkpoint is under {self.folder}"
             )
         for name, value in {"the loss": loss, **{f"the gradient of {g}": n for g, n in norms.items()}}.items():
             self.zeros[name] = self.zeros.get(name, 0) + 1 if value == 0 else 0
@@ -66,15 +68,15 @@ class Watchdog:
 
 @contextmanager
 def catch_stop_signals() -> Iterator[Callable[[], bool]]:
-    """Tells whether SIGTERM or SIGUSR1 has come, instead of dying from it."""
-    asked = threading.Event()
+    """Yield a function that tells whether SIGTERM or SIGUSR1 has arrived; neither ends the process inside."""
+    received = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield received.is_set
         return
     numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.signal(number, lambda *_: asked.set()) for number in numbers]
+    before = [signal.signal(number, lambda *_: received.set()) for number in numbers]
     try:
-        yield asked.is_set
+        yield received.is_set
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

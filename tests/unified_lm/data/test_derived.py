@@ -50,7 +50,7 @@ def test_vectors_of_a_stopped_step_are_not_made_again(tmp_path):
 
 def test_vectors_of_other_texts_and_missing_ones_are_refused(tmp_path):
     store = write_teacher_vectors(tmp_path / "a", TEXTS, lengths)
-    with pytest.raises(ValueError, match="of other texts"):
+    with pytest.raises(ValueError, match="made from other texts"):
         write_teacher_vectors(tmp_path / "a", TEXTS[:3], lengths)
     with pytest.raises(ValueError, match="lacks the vectors of 1 of 2 texts"):
         store.lookup([text_hash(TEXTS[0]), 7])

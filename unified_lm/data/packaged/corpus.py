@@ -1,7 +1,7 @@
-"""The documented objects that we train on and those that we score on, kept apart by package.
+"""Documented objects for training and for scoring, from different packages.
 
-Every installation has this text, so training and scoring need no hub. What is scored depends on the versions of scipy
-and pandas alone: where a text to train on nearly repeats one to score on, it is the former that is left out.
+Every installation has these texts, so training and scoring need no hub. The scored texts depend on the versions of
+scipy and pandas alone: a training text that nearly repeats a scored one is left out of training.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def training_objects() -> list[DocumentedObject]:
 
 
 def corpus_versions(split: str) -> dict[str, str]:
-    """Everything that decides the text of a split: the extractor and each package with its version."""
+    """Everything that decides the texts of a split: the version of the extractor and of each package."""
     packages = HELD_OUT_PACKAGES if split == "held_out" else (*HELD_OUT_PACKAGES, *TRAINING_PACKAGES)
     return {"extractor": EXTRACTOR, **{package: package_version(package) for package in packages}}
 
@@ -77,16 +77,16 @@ def _write_training(path: Path) -> None:
 
 
 def _write_objects(path: Path, objects: Iterable[DocumentedObject]) -> None:
-    """One object a line, ordered by a hash of its name: the first n are a fair sample of all packages."""
+    """Write one object a line in the order of a hash of its name, so that the first n are a sample of all packages."""
     ordered = sorted(objects, key=lambda found: hashlib.sha256(found.name.encode()).digest())
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         file.writelines(json.dumps(asdict(found)) + "\n" for found in ordered)
 
 
 def drop_repeated_objects(objects: Iterable[DocumentedObject]) -> list[DocumentedObject]:
-    """Objects whose description, names aside, no earlier one has; repeated code and paragraphs are taken out.
+    """Drop objects whose description repeats an earlier one's, names aside, and repeated code and paragraphs.
 
-    Model libraries copy: without this, most in-batch negatives of a row would say what its positive says.
+    Model libraries copy code: without this, most in-batch negatives of a row would repeat its positive.
     """
     seen: set[str] = set()
 
@@ -107,14 +107,14 @@ def drop_repeated_objects(objects: Iterable[DocumentedObject]) -> list[Documente
 
 
 def object_texts(found: DocumentedObject) -> list[str]:
-    """Every text of an object that a row or a task may show."""
+    """All texts of an object that a row or a task may use."""
     return [text for text in (found.description, *found.paragraphs, found.code) if text]
 
 
 def drop_near_duplicates(
     training: Iterable[DocumentedObject], scored: Iterable[DocumentedObject]
 ) -> list[DocumentedObject]:
-    """The training objects of which no text nearly repeats a text of a scored object."""
+    """Drop training objects that have a text which nearly repeats a text of a scored object."""
     owned = [(found, text) for found in training for text in object_texts(found)]
     pairs = find_near_duplicates(
         [text for found in scored for text in object_texts(found)], (text for _, text in owned)

@@ -62,7 +62,7 @@ class DocumentedObject:
 
 
 def package_version(package: str) -> str:
-    """Version of an installed package, build labels such as "+cpu" left out; for the standard library, Python's."""
+    """Version of an installed package without build labels such as "+cpu"; Python's for the standard library."""
     if package == STDLIB:
         return platform.python_version()
     return Version(importlib.metadata.version(package)).public
@@ -89,7 +89,7 @@ def source_files(package: str) -> list[tuple[str, Path]]:
 
 
 def documented_objects(package: str, module: str, source: str) -> Iterator[DocumentedObject]:
-    """The documented public objects of one file, in the order in which they stand there."""
+    """The documented public objects of one source file, in their order there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)
@@ -104,22 +104,22 @@ def documented_objects(package: str, module: str, source: str) -> Iterator[Docum
 def _documented_definitions(
     package: str, module: str, parent: ast.Module | ast.ClassDef, lines: list[str], names: tuple[str, ...]
 ) -> Iterator[DocumentedObject]:
-    """Functions and classes of a module or class body, methods after their class."""
+    """Documented functions and classes of a module's or class's body, methods after their class."""
     for node in parent.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
             continue
-        said = parse_docstring(ast.get_docstring(node, clean=False) or "")
+        docstring = parse_docstring(ast.get_docstring(node, clean=False) or "")
         is_class = isinstance(node, ast.ClassDef)
-        if said is not None and not any("deprecat" in ast.unparse(mark) for mark in node.decorator_list):
+        if docstring is not None and not any("deprecat" in ast.unparse(mark) for mark in node.decorator_list):
             yield DocumentedObject(
                 package=package,
                 module=module,
                 qualname=".".join((*names, node.name)),
                 kind="class" if is_class else "function",
                 signature="" if is_class else f"{node.name}({ast.unparse(node.args)})",
-                description=said.description,
-                paragraphs=said.paragraphs,
-                code=None if is_class else _function_body(node, lines, said.description),
+                description=docstring.description,
+                paragraphs=docstring.paragraphs,
+                code=None if is_class else _function_body(node, lines, docstring.description),
             )
         if is_class:
             yield from _documented_definitions(package, module, node, lines, (*names, node.name))
@@ -139,8 +139,8 @@ def _function_body(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str
     numbers = range(node.body[0].lineno, node.end_lineno + 1)
     kept = [line for number in numbers if number not in hidden and (line := lines[number - 1]).strip()]
     code = textwrap.dedent("\n".join(line.rstrip() for line in kept))
-    told = description.rstrip(".").lower() in code.lower()
-    return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY and not told else None
+    repeated = description.rstrip(".").lower() in code.lower()
+    return code if SHORTEST_BODY <= len(kept) <= LONGEST_BODY and not repeated else None
 
 
 def _attached_documentation(
@@ -154,27 +154,27 @@ def _attached_documentation(
     if isinstance(last, ast.Tuple) and len(last.elts) == 2:
         owners, last = [*owners, last.elts[0]], last.elts[1]
     text = next((node.value for node in _leftmost_nodes(last) if isinstance(node, ast.Constant)), None)
-    said = parse_docstring(text) if isinstance(text, str) else None
+    docstring = parse_docstring(text) if isinstance(text, str) else None
     names = ".".join(str(owner.value) if isinstance(owner, ast.Constant) else ast.unparse(owner) for owner in owners)
     if assigned or not names.startswith(f"{package}."):
         public_module = ".".join(part for part in module.split(".") if not part.startswith("_"))
         names = f"{public_module}.{assigned or names}"
     owner, _, name = names.rpartition(".")
-    if said is not None and not name.startswith("_"):
+    if docstring is not None and not name.startswith("_"):
         yield DocumentedObject(
             package=package,
             module=owner,
             qualname=name,
             kind="function",
             signature="",
-            description=said.description,
-            paragraphs=said.paragraphs,
+            description=docstring.description,
+            paragraphs=docstring.paragraphs,
             code=None,
         )
 
 
 def _leftmost_nodes(node: ast.expr) -> Iterator[ast.expr]:
-    """An expression, then what stands leftmost in it: `("a" + b).format(...)` leads to "a"."""
+    """Yield an expression, then its leftmost part, and so on: `("a" + b).format(...)` ends at "a"."""
     while True:
         yield node
         match node:
@@ -206,7 +206,7 @@ def extract_objects(packages: Sequence[str]) -> list[DocumentedObject]:
 
 
 def _extract_in_child(files: list[tuple[str, str, str]]) -> list[DocumentedObject]:
-    """One chunk of files, parsed by another interpreter: threads alone would share one core."""
+    """Parse one chunk of files in another interpreter; threads of this one would share a core."""
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Which texts nearly repeat one another, by the share of word n-grams that they have in common (Broder, 1997)."""
+"""Near-duplicates of two text collections, by the share of word n-grams in common (Broder, 1997)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docstrings as prose: reST, numpydoc and Markdown markup removed, everything but sentences left out."""
+"""The prose of docstrings: reST, numpydoc and Markdown markup is removed, and only sentences are kept."""
 
 from __future__ import annotations
 

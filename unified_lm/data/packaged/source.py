@@ -1,4 +1,4 @@
-"""Rows made of the documentation inside installed packages: real text that needs no hub."""
+"""Rows from the documentation of installed packages: real text that needs no hub."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _document_text(source: PackagedText, found: DocumentedObject) -> str | None:
 
 
 def _negatives_of_same_module(objects: list[DocumentedObject], count: int) -> list[list[int]]:
-    """For each object, `count` others of its module; those of the neighbouring modules follow where it has too few."""
+    """For each object, `count` others of its module, or of the next modules where its own has too few."""
     ordered = sorted(range(len(objects)), key=lambda number: objects[number].module)
     modules = [objects[number].module for number in ordered]
     chosen: list[list[int]] = [[] for _ in objects]
@@ -119,8 +119,8 @@ def _negatives_of_same_module(objects: list[DocumentedObject], count: int) -> li
         while stop < len(ordered) and modules[stop] == modules[start]:
             stop += 1
         block, outside = ordered[start:stop], ordered[stop:] + ordered[:start] if stop - start <= count else []
-        for place, number in enumerate(block):
-            chosen[number] = (block[place + 1 :] + block[:place] + outside)[:count]
+        for index, number in enumerate(block):
+            chosen[number] = (block[index + 1 :] + block[:index] + outside)[:count]
         start = stop
     return chosen
 
@@ -134,13 +134,13 @@ def _dialogue_rows(source: PackagedText, objects: list[DocumentedObject]) -> Ite
 
 def _explanation_text(found: DocumentedObject) -> str:
     """Description and the paragraphs that follow, whole ones, up to 200 words beyond the description."""
-    told, words = [found.description], 0
+    chosen, words = [found.description], 0
     for paragraph in found.paragraphs:
         words += len(paragraph.split())
         if words > LONGEST_ANSWER:
             break
-        told.append(paragraph)
-    return " ".join(told)
+        chosen.append(paragraph)
+    return " ".join(chosen)
 
 
 def _question_text(found: DocumentedObject) -> str:
