@@ -3,6 +3,8 @@
 On one rank it is the reference; of several each computes its share.
 """
 
+import os
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.methods import METHODS
 from tests.models import PLANS, fitting, form, mixed_rows, unified
+from unified_lm.methods.generative import Generative
 from unified_lm.packing import pack
 from unified_lm.trainable import Lora, Trainable
 from unified_lm.training.distributed import Ranks, process_group
@@ -153,3 +156,29 @@ def main(out: Path) -> None:
                 found["fsdp: bf16 reduction"] = trained_weights(out.parent / f"{out.stem}-bf16", half)
         if not dist.is_initialized() or dist.get_rank() == 0:
             torch.save(found, out)
+
+
+class ForwardTwice(Generative):
+    """A method whose `read` runs the decoder again without a `second_forward`."""
+
+    def read(self, states, batch, model, *, tokens):
+        return super().read(states + model.states(batch), batch, model, tokens=tokens)
+
+
+def undeclared_second_forward(out: Path) -> None:
+    """Under FSDP rank 0 has a chunk with an objective, the others have fillers; SIGALRM ends a rank that hangs."""
+    signal.alarm(300)
+    torch.set_num_threads(1)
+    with process_group():
+        torch.manual_seed(0)
+        method, ranks = ForwardTwice(readout="mean"), Ranks.current(lockstep=True)
+        module = TrainingModule(unified(), method, anchored=True)
+        shard_module(module, Launch(processes=ranks.size, sharding="fsdp"))
+        chunks = pack(method.sequences(mixed_rows(3), form(module.model)), 10_000)
+        randomness = ChunkRandomness(seed=0, step=0)
+        try:
+            mine = ranks.distribute_chunks(chunks, first=False)
+            accumulate_gradients(module, mine, ranks=ranks, randomness=randomness, on_backward=set_gradient_sync)
+        except RuntimeError as error:
+            (out / f"{ranks.rank}.txt").write_text(str(error))
+            os._exit(1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.laws.ranks_worker import ForwardTwice
 from tests.methods import METHODS
 from tests.models import ARCHITECTURES, PLANS, apart, fitting, form, gradient, mixed_rows, unified
 from tests.unified_lm.test_slots import ulme
@@ -170,13 +171,6 @@ def test_in_no_method_does_a_query_see_the_other_copy_of_its_document(name):
 
     assert torch.equal(slope_of_first_query(len(rows) - 1), slope_of_first_query(None))
     assert not torch.equal(slope_of_first_query(1), slope_of_first_query(None))
-
-
-class ForwardTwice(Generative):
-    """A method whose `read` runs the decoder again and does not say so."""
-
-    def read(self, states, batch, model, *, tokens):
-        return super().read(states + model.states(batch), batch, model, tokens=tokens)
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

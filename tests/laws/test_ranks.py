@@ -70,6 +70,11 @@ def test_a_sharded_run_continued_from_its_checkpoint_ends_in_the_same_bits(two):
     assert torch.equal(two["fsdp: resumed at step 14"], two["fsdp: 20 steps"])
 
 
+def test_a_method_that_does_not_declare_its_second_forward_is_refused_under_fsdp_and_no_rank_waits_for_ever(tmp_path):
+    assert ranks(ranks_worker.undeclared_second_forward, 2, tmp_path) == [1, 1]
+    assert "second_forward is False" in (tmp_path / "0.txt").read_text()
+
+
 def test_chunks_are_dealt_whole_and_evened_only_in_lockstep():
     chunks = [collate([Sequence(tokens=(1, 2), row=i)], str(i)) for i in range(5)]
     parts = [Ranks(rank=r, size=2).distribute_chunks(chunks) for r in range(2)]
