@@ -55,8 +55,8 @@ def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Com
         if not number.isdecimal():
             raise UsageError(f"tables={own['tables']} is no list of numbers such as tables=1,2")
         scale = own.get("scale", "paper")
-        for model in definition.read_definition(int(number), scale).models.values():
-            found.append(compose([f"experiment={model.experiment}", f"scale={scale}", *model.overrides, *overrides]))
+        table = definition.read_definition(int(number), scale)
+        found += [compose(line) for line in table.command_lines(overrides).values()]
     return found
 
 

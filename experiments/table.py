@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import Composition, compose
 from experiments.config.errors import UsageError
-from experiments.config.identity import Run, identify
+from experiments.config.identity import Run, UnknownData, identify
 from experiments.config.paths import display_path, outputs_folder
 from experiments.runs import record
 from experiments.runs.files import write
@@ -43,22 +43,30 @@ class Request:
     @cached_property
     def jobs(self) -> dict[str, Composition]:
         """Each model of each row -> its command line, composed; the seeds are still to be given."""
-        return {
-            name: compose([f"experiment={model.experiment}", f"scale={self.scale}", *model.overrides, *self.overrides])
-            for name, model in self.definition.models.items()
-        }
+        return {name: compose(line) for name, line in self.definition.command_lines(self.overrides).items()}
+
+    @cached_property
+    def holes(self) -> dict[str, str]:
+        """Each model whose run cannot be named, as its data cannot be identified -> the reason."""
+        found = {}
+        for name, job in self.jobs.items():
+            try:
+                identify(job)
+            except UnknownData as error:
+                found[name] = str(error)
+        return found
 
     def runs(self) -> dict[str, list[Run]]:
         """Each model of each row -> its run at each seed, found by composing and hashing, never by looking into
         outputs/.
 
-        Models that are the same science and the same suites at this scale share one run.
+        Models that are the same science and the same suites at this scale share one run. A model of `holes` has none.
         """
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
         for name, model in self.definition.models.items():
             seeds = self.seeds[:1] if model.deterministic else self.seeds
-            made = [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
+            made = [] if name in self.holes else [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
             found[name] = [first.setdefault(run.request_digest, run) for run in made]
         return found
 
@@ -93,6 +101,9 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
 def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
     """The table of a request from the records that exist now."""
     made = {name: [made_of(run) for run in each] for name, each in runs.items()}
+    for name, reason in asked.holes.items():
+        command = asked.jobs[name].command
+        made[name] = [Made(seed=asked.seeds[0], run_id=name, command=command, record=None, reason=reason)]
     return fill(asked.definition, made, asked.seeds)
 
 

@@ -1,5 +1,7 @@
 """One command line becomes one resolved configuration. Imports neither torch nor a benchmark library."""
 
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +39,11 @@ class Composition:
         return replace(self, config=config, overrides=overrides)
 
     @property
+    def command(self) -> str:
+        """What a user types to make this run."""
+        return " ".join(["python -m experiments.run", *map(shlex.quote, self.overrides)])
+
+    @property
     def resolved(self) -> dict[str, Any]:
         """Plain values, interpolations resolved.
 
@@ -57,9 +64,6 @@ def compose(overrides: Sequence[str]) -> Composition:
         refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
     try:
         config = compose_with_hydra(overrides)
-        given = {override_name(override) for override in overrides}
-        if own := [override for override in of_experiment(config) if override_name(override) not in given]:
-            config = compose_with_hydra([*own, *overrides])
     except HYDRA_ERRORS as error:
         raise explain_hydra_error(error, lambda: list_settings(overrides)) from error
     except ValueError as error:  # a group that is given a number
@@ -76,10 +80,9 @@ def compose(overrides: Sequence[str]) -> Composition:
     return Composition(config=config, choices=choices, overrides=tuple(overrides))
 
 
-def of_experiment(config: DictConfig) -> list[str]:
-    """The overrides that an experiment brings along: what it keeps, and at scale=paper its recipe."""
-    taken_up = config.recipe and config.hydra.runtime.choices.get("scale") == "paper"
-    return [*config.keep, *([f"recipe={config.recipe}"] if taken_up else [])]
+def lenient(override: str) -> str:
+    """`+name=value` also where the setting exists: every setting of ours does, so nobody needs to know."""
+    return f"+{override}" if re.match(r"\+[\w/]+\.", override) else override
 
 
 def override_name(override: str) -> str:
@@ -92,7 +95,7 @@ def compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
     outer, state.hydra = state.hydra, None
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+            return hydra_compose("config", overrides=[lenient(o) for o in overrides], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = outer
 
@@ -133,7 +136,9 @@ def list_options(group: str) -> list[str]:
 
 
 def list_groups() -> list[str]:
-    return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "table")
+    """The config groups of conf/, such as method and recipe/mini."""
+    folders = {path.parent.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml")}
+    return sorted(folders - {".", "table"})
 
 
 def list_settings(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -160,7 +165,7 @@ def iterate_setting_names(node: Any, prefix: str = "") -> Iterator[str]:
 def refuse_hydra_settings(group: str, choice: str) -> None:
     """Hydra reads launcher and sweeper before it reads an experiment, so setting them there would do nothing."""
     path = CONF / group / f"{choice}.yaml"
-    if group not in ("experiment", "scale", "recipe") or not path.is_file():
+    if group.partition("/")[0] not in ("experiment", "scale", "recipe") or not path.is_file():
         return
     raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     entries = [key for entry in raw.get("defaults", []) if isinstance(entry, dict) for key in entry]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,15 @@ from experiments.config.errors import UsageError, first_line
 from experiments.config.paths import runs_folder
 from unified_lm.files import folder_digest
 
-NOT_SCIENCE = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "revisions")
+NOT_SCIENCE = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "instructions", "data_mirror", "revisions")
 PRECISION = ("param_dtype", "reduce_dtype")  # of `launch`, where all else is how: they round what is trained
 STAGES = ("parent", "parent_overrides", "teacher", "teacher_overrides")  # they count by their run ids
-NAMES = ("name", "keep", "recipe", *STAGES)
+NAMES = ("name", *STAGES)
 PATH_KEYS = frozenset({"path", "folder", "file", "data_dir", "data_mirror", "mirror"})  # content tells what they hold
+
+
+class UnknownData(UsageError):
+    """Data that has no fingerprint: its commit is not known to us, or it is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Run:
     @property
     def command(self) -> str:
         """What a user types to make this run."""
-        return " ".join(["python -m experiments.run", *map(shlex.quote, self.job.overrides)])
+        return self.job.command
 
 
 def identify(job: Composition, *, above: tuple[str, ...] = ()) -> Run:
@@ -129,7 +132,7 @@ def fingerprint_sources(node: Any) -> Any:
     try:
         fingerprint = instantiate(OmegaConf.create(node), _convert_="all").fingerprint()
     except (HydraException, OSError, ValueError) as error:
-        raise UsageError(f"data: {first_line(str(error.__cause__ or error))}") from error
+        raise UnknownData(f"data: {first_line(str(error.__cause__ or error))}") from error
     return strip_modules({key: value for key, value in node.items() if key not in PATH_KEYS}) | {
         "fingerprint": fingerprint
     }

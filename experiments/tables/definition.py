@@ -1,12 +1,15 @@
 """What a table is: rows, columns, published numbers with their source, and the paper's claims in checkable form."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from experiments.config.compose import override_name
 from experiments.config.errors import UsageError
 from experiments.config.paths import CONF
 from experiments.config.suggestions import suggest
@@ -43,12 +46,13 @@ class Model:
     """An experiment as a table reads it; None is a published system that is not run here.
 
     `deterministic`: nothing in it depends on the seed, so one run stands for all seeds. `step`: a checkpoint along the
-    way instead of the last (its experiment, or `overrides`, must ask for it in `scoring.steps`).
+    way instead of the last (its experiment must ask for it in `scoring.steps`). `backbone`: in place of the
+    experiment's own, where a scale has several.
     """
 
     experiment: str | None
     readout: str = ""
-    overrides: tuple[str, ...] = ()
+    backbone: str | None = None
     deterministic: bool = False
     step: int | None = None
 
@@ -79,6 +83,21 @@ class Row(Model):
     def source(self, column: str) -> str:
         """The name of the model that a column comes from."""
         return f"{self.key}/also" if self.also is not None and column in self.also.columns else self.key
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneVariant:
+    """One of several backbones that every experiment of a table runs with: row `ulme` becomes `ulme_<key>`, labelled
+    "ULME, <label>"."""
+
+    key: str
+    label: str
+    backbone: str
+
+    def apply(self, row: Row) -> Row:
+        also = row.also and replace(row.also, backbone=self.backbone)
+        key, label = f"{row.key}_{self.key}", f"{row.label}, {self.label}"
+        return replace(row, key=key, label=label, backbone=self.backbone, also=also)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +185,58 @@ class Definition:
         """All models of all rows, under the names that their runs go by."""
         return {name: model for row in self.rows for name, model in row.models.items()}
 
+    @property
+    def suites(self) -> dict[tuple[str | None, str | None], list[str]]:
+        """(experiment, backbone) -> the suites that columns read of it, in all rows, so that these share a run."""
+        found: dict[tuple[str | None, str | None], dict[str, None]] = {}
+        for row in self.rows:
+            for name, model in row.models.items():
+                own = [c for c in self.columns if c.key not in row.undefined and row.source(c.key) == name]
+                found.setdefault((model.experiment, model.backbone), {}).update(dict.fromkeys(c.suite for c in own))
+        return {model: list(suites) for model, suites in found.items()}
+
+    def command_lines(self, given: Sequence[str] = ()) -> dict[str, list[str]]:
+        """Each model of each row -> its overrides: experiment, scale, backbone, and the suites of its columns.
+
+        `given`: a user's overrides for every run; they replace these.
+        """
+        names = {override_name(override) for override in given}
+        lines = {}
+        for name, model in self.models.items():
+            own = {"experiment": model.experiment, "scale": self.scale}
+            if model.backbone is not None:
+                own["backbone"] = model.backbone
+            if "evals" not in names:
+                files = dict.fromkeys(map(suite_file, self.suites[model.experiment, model.backbone]))
+                own["evals"] = f"[{','.join(files)}]"
+            lines[name] = [*(f"{key}={value}" for key, value in own.items() if key not in names), *given]
+        return lines
+
 
 def list_tables() -> list[int]:
     return sorted(int(path.stem) for path in (CONF / "table").glob("*.yaml"))
+
+
+def suite_file(suite: str) -> str:
+    """The option of conf/evals that defines a suite; one may define several.
+
+    Raises `UsageError` for a suite that stands in none of them.
+    """
+    files = suite_files(CONF)
+    if suite not in files:
+        raise UsageError(f"suite {suite} is not defined in conf/evals{suggest(suite, files)}")
+    return files[suite]
+
+
+@cache
+def suite_files(conf: Path) -> dict[str, str]:
+    """Suite -> the name of its file in conf/evals: the keys of each at its outermost level."""
+    files = sorted((conf / "evals").glob("*.yaml"))
+    return {
+        key: path.stem
+        for path in files
+        for key in re.findall(r"^(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
 
 
 def read_definition(number: int, scale: str) -> Definition:
@@ -192,6 +260,11 @@ def parse_definition(content: Mapping[str, Any], path: Path) -> Definition:
     parts: dict[str, Any] = dict(content)
     for name, cls in (("columns", Column), ("rows", Row), ("claims", Claim)):
         parts[name] = tuple(parse_item(cls, entry, path) for entry in parts.get(name) or ())
+    variants = [parse_item(BackboneVariant, entry, path) for entry in parts.pop("backbones", None) or ()]
+    if variants:
+        ours = [row for row in parts["rows"] if row.experiment is not None]
+        quoted = [row for row in parts["rows"] if row.experiment is None]
+        parts["rows"] = (*(variant.apply(row) for variant in variants for row in ours), *quoted)
     parts["notes"] = tuple(parts.get("notes") or ())
     parts["reported"] = parse_reported(parts.get("reported") or (), path)
     return parse_item(Definition, parts, path)

@@ -16,12 +16,13 @@ HOW_FAR = {"started": "the run is not trained to its end", "trained": "the run i
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A run that a row needs: its record, or the command that makes it."""
+    """A run that a row needs: its record, or the command that makes it, with the `reason` where that cannot be."""
 
     seed: int
     run_id: str
     command: str
     record: Mapping[str, Any] | None
+    reason: str = "no run"
     makers: tuple[Maker, ...] = ()
 
 
@@ -105,7 +106,7 @@ def why(made: Made, column: Column) -> str:
     """The reason for which a run has no score for a column: what the suite said, else how far the run came."""
     record = made.record
     if record is None:
-        return "no run"
+        return made.reason
     if column.suite in record.get("otherwise", ()):
         return f"{column.suite} was put to the run in another way (its settings, instructions or slots)"
     said = record.get("skipped", {}).get(column.suite, {}).get(column.task)
@@ -196,7 +197,7 @@ def missing(
             for made in runs[name]:
                 columns = [label for label, seeds in wanted if made.seed not in seeds]
                 if columns:
-                    state = "no run" if made.record is None else f"run {made.record['status']}"
+                    state = made.reason if made.record is None else f"run {made.record['status']}"
                     everything = row.also is None and len(columns) == len(wanted)
                     what = "every column" if everything else "; ".join(columns)
                     lacking.append((f"{row.label}, seed {made.seed} ({state}): {what}", made.command))

@@ -33,7 +33,7 @@ def test_every_experiment_composes_at_every_scale_knows_its_name_and_builds(expe
 def test_every_option_of_every_axis_composes(group: str) -> None:
     for option in list_options(group):
         if option not in NEEDS_A_VALUE:
-            assert group in compose([f"{group}={option}", "scale=tiny"]).resolved
+            assert compose([f"{group}={option}", "scale=tiny"]).choices[group] == option
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -67,29 +67,48 @@ def test_an_exponent_without_a_point_is_a_number_everywhere() -> None:
 
 
 def test_no_experiment_sets_what_hydra_would_ignore() -> None:
-    for group in ("experiment", "scale", "recipe"):
+    for group in ("experiment", "scale", "recipe/mini", "recipe/paper"):
         for option in list_options(group):
             content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text(encoding="utf-8")) or {}
             assert "hydra" not in content
             assert "hydra/" not in str(content.get("defaults", ""))
 
 
-@pytest.mark.parametrize("number", definition.list_tables())
-def test_every_table_is_well_formed_and_its_rows_are_experiments(number: int) -> None:
-    scales = yaml.safe_load((CONF / "table" / f"{number}.yaml").read_text(encoding="utf-8"))["scales"]
-    for scale in scales:
-        table = definition.read_definition(number, scale)
-        assert table.comparable == (scale == "paper")
-        for row in table.rows:
-            for name, model in row.models.items():
-                settings = [f"experiment={model.experiment}", f"scale={scale}", *model.overrides]
-                config = compose(settings).resolved
-                evals = config["evals"]
-                own = [c for c in table.columns if c.key not in row.undefined and row.source(c.key) == name]
-                wanted = {column.suite for column in own}
-                assert wanted <= set(evals), f"{name} at {scale} is not scored on {wanted - set(evals)}"
-                bare = {suite for suite in wanted if evals[suite].get("template") == "none"}
-                assert not (bare and config["scoring"]["slots"]), f"{name}: {bare} have no place for slots"
+TABLES = [
+    (number, scale)
+    for number in definition.list_tables()
+    for scale in yaml.safe_load((CONF / "table" / f"{number}.yaml").read_text(encoding="utf-8"))["scales"]
+]
+
+
+@pytest.mark.parametrize(("number", "scale"), TABLES)
+def test_a_row_is_its_experiment(number: int, scale: str) -> None:
+    """Whoever runs a row's experiment by name, at the table's scale, makes the run that the table looks for."""
+    table = definition.read_definition(number, scale)
+    assert table.comparable == (scale == "paper")
+    for name, line in table.command_lines(COMMITS).items():
+        model = table.models[name]
+        backbone = [] if model.backbone is None else [f"backbone={model.backbone}"]
+        alone = identify(compose([f"experiment={model.experiment}", f"scale={scale}", *backbone, *COMMITS]))
+        assert identify(compose(line)).run_id == alone.run_id
+
+
+@pytest.mark.parametrize(("number", "scale"), TABLES)
+def test_a_sweep_over_a_tables_experiments_completes_it(number: int, scale: str) -> None:
+    """An experiment of the table's own number is scored by default on all suites that its columns read."""
+    table = definition.read_definition(number, scale)
+    for (experiment, _), suites in table.suites.items():
+        if experiment.startswith(f"t{number}_"):
+            assert set(suites) <= set(compose([f"experiment={experiment}", f"scale={scale}"]).config.evals)
+
+
+@pytest.mark.parametrize(("number", "scale"), TABLES)
+def test_a_column_is_defined_only_where_its_suite_has_a_place_for_slots(number: int, scale: str) -> None:
+    table = definition.read_definition(number, scale)
+    for name, line in table.command_lines().items():
+        config = compose(line).resolved
+        bare = {suite for suite, settings in config["evals"].items() if settings.get("template") == "none"}
+        assert not (bare and config["scoring"]["slots"]), f"{name}: {bare} have no place for slots"
 
 
 def test_an_unknown_table_or_scale_is_refused_with_what_there_is() -> None:

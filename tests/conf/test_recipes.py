@@ -17,7 +17,7 @@ TRAINED = [
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What a paper's run is, as ULME's neighbours print or release it; the sources stand in conf/recipe.
+    """What a paper's run is, as ULME's neighbours print or release it; the sources stand in conf/recipe/paper.
 
     `rows`: a step, by stream; `last`: the steps that are made; `rate_left`: share of the peak rate at the last of them.
     """
@@ -129,11 +129,18 @@ def test_a_recipe_leaves_every_other_scale_alone(experiment: str, scale: str) ->
     def plain(*more: str) -> dict[str, Any]:
         return compose([f"experiment={experiment}", f"scale={scale}", *more]).resolved
 
-    assert plain() == plain("recipe=none") and compose([f"experiment={experiment}", f"scale={scale}"]).config.recipe
+    assert plain() == plain("recipe/paper=none")
+    assert compose([f"experiment={experiment}", "scale=paper"]).choices["recipe/paper"] != "none"
 
 
 def test_a_user_replaces_what_a_recipe_says_or_leaves_it_out() -> None:
     assert at_paper("t1_ulme", "optim.learning_rate=1e-5").config["optim"]["learning_rate"] == 1e-5
     assert at_paper("t1_ulme", "data=echo").config["data"]["streams"].keys() == {"embedding"}
-    assert at_paper("t1_ulme", "recipe=none").config["optim"]["learning_rate"] == 5e-5
-    assert at_paper("t1_ulme", "recipe=gritlm").config["optim"]["steps"] == 1253
+    assert at_paper("t1_ulme", "recipe/paper=none").config["optim"]["learning_rate"] == 5e-5
+    assert at_paper("t1_ulme", "recipe/paper=gritlm").config["optim"]["steps"] == 1253
+
+
+def test_a_user_replaces_what_stands_below_a_recipes_data() -> None:
+    source = "data.streams.generative.sources.openthoughts"
+    sources = at_paper("t1_ulme", f"{source}.expected_rows=null").config["data"]["streams"]["generative"]["sources"]
+    assert sources["openthoughts"]["expected_rows"] is None

@@ -7,27 +7,30 @@ import pytest
 from experiments.config.build import from_config
 from experiments.config.compose import compose
 from experiments.tables import definition
-from experiments.tables.definition import Model
 
 COMMITS = [f"revisions.{name}={'a' * 40}" for name in compose([]).config.revisions]
-ROWS = {row.key: row for row in definition.read_definition(2, "paper").rows if row.key.endswith("_1b")}
 
 
-def config(model: Model) -> dict[str, Any]:
-    settings = [f"experiment={model.experiment}", "scale=paper", *model.overrides, "runtime.device=cpu", *COMMITS]
-    return compose(settings).resolved
+def configs(number: int) -> dict[str, dict[str, Any]]:
+    lines = definition.read_definition(number, "paper").command_lines(["runtime.device=cpu", *COMMITS])
+    return {name: compose(line).resolved for name, line in lines.items() if name.endswith("_1b")}
+
+
+ROWS = configs(2)
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_table_2_has_a_place_for_its_instructions(row: str) -> None:
-    assert {"bright", "advbench_ir"} <= set(from_config(config(ROWS[row])).evals)
+    assert {"bright", "advbench_ir"} <= set(from_config(ROWS[row]).evals)
 
 
 @pytest.mark.parametrize(("number", "suite"), [(1, "mteb_eng_v2"), (2, "bright")])
-def test_a_row_with_published_instructions_is_asked_with_them(number: int, suite: str) -> None:
-    for row in definition.read_definition(number, "paper").rows:
-        if row.experiment in ("t1_llm2vec_gen", "t1_gritlm"):
-            assert f"evals.{suite}.instructions={row.experiment.removeprefix('t1_')}" in row.overrides
+def test_a_row_with_published_instructions_is_asked_with_them_and_every_other_with_llm2vecs(
+    number: int, suite: str
+) -> None:
+    published = {"llm2vec_gen_1b": "llm2vec_gen", "gritlm_1b": "gritlm"}
+    for row, config in configs(number).items():
+        assert config["evals"][suite]["instructions"] == published.get(row, "llm2vec")
 
 
 def test_instructions_without_a_place_in_the_template_are_refused_before_anything_runs() -> None:

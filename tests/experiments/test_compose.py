@@ -135,7 +135,7 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for path in (ROOT / "conf").rglob("*.yaml"):
         target = folder / path.relative_to(ROOT / "conf")
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(composing, "CONF", folder)
     return folder

@@ -40,8 +40,8 @@ def changed(config: dict[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
 
 
 CONFIG = identify(compose(JOB)).config
-CHOICES = ("recipe", "revisions")  # what they choose counts, where it was put
-HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name", "keep")
+CHOICES = ("instructions", "revisions")  # what they choose counts, where it was put
+HOW = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "data_mirror", "name")
 HOW += ("parent_overrides", "teacher_overrides", *CHOICES)
 SCIENCE = [
     leaf for leaf in leaves(CONFIG) if leaf[0] not in (*HOW, "parent", "teacher", "data") and leaf[-1] != "_target_"

@@ -29,7 +29,7 @@ def small(own_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition, "CONF", own_conf)
 
 
-REQUEST = ["15", "scale=tiny", "seeds=0,1", "logging.wandb=disabled"]
+REQUEST = ["15", "scale=tiny", "seeds=0,1", "evals=[]", "logging.wandb=disabled"]
 
 
 def test_a_table_without_its_runs_exits_with_one_shows_dashes_and_names_the_commands(
@@ -39,7 +39,7 @@ def test_a_table_without_its_runs_exits_with_one_shows_dashes_and_names_the_comm
     said = capsys.readouterr()
     assert "| -- [1] |" in said.out
     assert "- [1] no run" in said.out
-    command = "python -m experiments.run experiment=t15_contrastive scale=tiny optim.learning_rate=2e-4"
+    command = "python -m experiments.run experiment=t15_contrastive scale=tiny 'evals=[]'"
     assert f"{command} logging.wandb=disabled seed=1" in said.err
     assert {path.name for path in (outputs / "tables").iterdir()} == {
         f"table-15.{ending}" for ending in ("md", "csv", "tex", "html", "json")
@@ -72,12 +72,12 @@ def test_what_was_scored_in_another_way_stands_in_no_cell_until_it_is_scored_as_
     suite = ["evals=[local_sts]", f"evals.local_sts.file={pairs}"]
     content = yaml.safe_load((own_conf / "table" / "15.yaml").read_text(encoding="utf-8"))
     tiny = content["scales"]["tiny"]
-    tiny["rows"] = [row | {"overrides": suite} for row in tiny["rows"] if row["key"] == "contrastive"]
+    tiny["rows"] = [row for row in tiny["rows"] if row["key"] == "contrastive"]
     tiny["columns"] = [
         column | {"suite": "local_sts", "task": "LocalSts", "metric": "cosine_spearman"} for column in tiny["columns"]
     ]
     (own_conf / "table" / "15.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    request = [*REQUEST, "seeds=0"]
+    request = [*REQUEST, "seeds=0", *suite]
     assert reproduce.main(request) == 0
     (folder,) = (outputs / "runs").iterdir()
     before = (outputs / "tables" / "table-15.csv").read_text(encoding="utf-8")
@@ -103,6 +103,19 @@ def test_rows_that_are_put_to_their_suites_otherwise_are_runs_of_their_own() -> 
     runs = table.request(["3", "scale=mini"], "table", "").runs()
     assert runs["ulme"][0].identity == runs["ulme_slots"][0].identity
     assert runs["ulme"][0].run_id != runs["ulme_slots"][0].run_id
+
+
+def test_a_row_whose_data_nobody_can_identify_is_a_hole_with_its_reason_and_the_others_have_their_runs() -> None:
+    asked = table.request(["1", "scale=paper"], "table", "")
+    runs = asked.runs()
+    assert asked.holes and all(name.startswith("llm2vec_gen") for name in asked.holes)
+    assert {name for name, each in runs.items() if not each} == set(asked.holes)
+    filled = table.table_of(asked, runs)
+    (reason, *_) = {
+        cell.lacking[0][1] for line in filled.lines for cell in line.cells if line.rows[0].key in asked.holes
+    }
+    assert "the commit of McGill-NLP/llm2vec-gen-tulu is not known to us" in reason
+    assert any(cell.reported for line in filled.lines for cell in line.cells if line.rows[0].key in asked.holes)
 
 
 def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:
