@@ -157,7 +157,7 @@ def check_config(config: Mapping[str, Any], *, chained: bool = False) -> Experim
     except (ValueError, OSError) as error:
         raise UsageError(first_line(str(error))) from error
     method, teacher = experiment.method, config["teacher"]
-    if teacher is not None and "teacher" not in {field.name for field in fields(method)}:
+    if teacher is not None and not method.reads_teacher:
         raise UsageError(
             f"teacher={teacher}: method {type(method).__name__} learns from no teacher; use teacher=null, "
             "or method=llm2vec_gen"

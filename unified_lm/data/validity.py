@@ -45,9 +45,9 @@ def check_row(row: TrainingRow) -> TrainingRow:
     if row.positive is None and row.answer is None:
         raise BadRow("positive", "is missing, and so is 'answer': a query alone trains nothing")
     if row.positive is None and row.negatives:
-        raise BadRow("negatives", "are given without a positive")
+        raise BadRow("negatives", "is given without a positive")
     if row.answer is None and row.negative_dialogues:
-        raise BadRow("negative_dialogues", "are given without an answer")
+        raise BadRow("negative_dialogues", "is given without an answer")
     parts = [("instruction", row.instruction or None), ("positive", row.positive), ("answer", row.answer)]
     parts += [(f"negatives[{number}]", negative) for number, negative in enumerate(row.negatives)]
     parts += [(f"history[{number}]", content) for number, (_, content) in enumerate(row.history)]

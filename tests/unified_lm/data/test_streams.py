@@ -204,7 +204,7 @@ def test_two_data_sets_of_one_name_are_refused() -> None:
     [
         ({"query": "q"}, "field 'positive' is missing, and so is 'answer'"),
         ({"query": "", "positive": "p"}, "field 'query' is empty"),
-        ({"query": "q", "answer": "a", "negatives": ["n"]}, "field 'negatives' are given without a positive"),
+        ({"query": "q", "answer": "a", "negatives": ["n"]}, "field 'negatives' is given without a positive"),
         ({"query": "q", "pos": "p"}, "field 'pos' is no field of a row"),
     ],
 )
