@@ -15,8 +15,8 @@ from mteb.types import PromptType
 from evals.benchmarks import MEMORY, SECONDS
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import HubTask
-from evals.generation import sandbox as isolation
 from evals.generation.generated_code import GeneratedCode
+from evals.generation.sandbox.trial import described
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask, LmTaskSource, Registered, Style
 from evals.instructions import Instructions, read
@@ -67,6 +67,7 @@ def lm_eval_tasks(
     budget: int | None = None,
     commit: str | None = None,
     run_generated_code: bool = False,
+    unsafe: bool = False,
     mirror: str | None = None,
 ) -> LmEvalSuite:
     """`shots`, and `budget` of tasks that generate: None for the task's own. `commit`: of the data set; None for the
@@ -78,8 +79,9 @@ def lm_eval_tasks(
         source: LmTaskSource = Registered(file=file, commit=pinned, mirror=mirror)
         note, own = "", own_budget(config)
         if config.get("unsafe_code"):
-            note = f"code run with {isolation.described()}"
-            source = GeneratedCode(registered=source, allowed=run_generated_code, seconds=SECONDS, memory=MEMORY)
+            note = f"code run with {described()}"
+            source = GeneratedCode(registered=source, allowed=run_generated_code, unsafe=unsafe,
+                                   seconds=SECONDS, memory=MEMORY)  # fmt: skip
         entries.append(
             LmTask(
                 name=name,

@@ -11,8 +11,8 @@ from typing import Any
 from evals.averages import Mean
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import HubTask, TaskSource
-from evals.generation import sandbox as isolation
 from evals.generation.generated_code import GeneratedCode
+from evals.generation.sandbox.trial import described
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask, LmTaskSource, Registered, Style
 from evals.instructions import read
@@ -22,7 +22,7 @@ from unified_lm.names import closest
 CHANGED = " (changed)"
 
 SECONDS, MEMORY = 10.0, 4.0
-"""Limits of one generated program: wall time, and GiB."""
+"""Limits of one generated program: seconds of processor time, and GiB."""
 
 Pins = Mapping[str, Mapping[str, Any]]
 
@@ -69,13 +69,14 @@ def lm_suite(
     committed: str,
     means: Sequence[Mean] = (),
     run_generated_code: bool | None = None,
+    unsafe: bool = False,
     only: Sequence[str] | None = None,
     mirror: str | None = None,
 ) -> LmEvalSuite:
     """Tasks of lm-eval `library` over one data set: `dataset` at `commit`, scored on `split`; the rest as in `LmTask`.
 
     `tasks`: name -> its `file` below lm_eval/tasks, and the `rows` that are published. `run_generated_code`: whether it
-    may be run, for tasks that need it.
+    may be run, for tasks that need it; `unsafe`: also where the system cannot keep it apart.
     """
     installed("lm_eval", library, name)
     needed(name, tasks, ("file", "rows"))
@@ -83,12 +84,13 @@ def lm_suite(
             "multiturn": multiturn, "budget": budget}  # fmt: skip
     all_pins = {task: {**own, **pins} for task, own in tasks.items()}
     named = marked(name, tasks, only, pins_digest(library, all_pins, metrics), committed)
-    note = f"code run with {isolation.described()}" if run_generated_code else ""
+    note = f"code run with {described()}" if run_generated_code else ""
     entries = []
     for task, own in tasks.items():
         source: LmTaskSource = Registered(file=own["file"], commit=commit, dataset=dataset, split=split, mirror=mirror)
         if run_generated_code is not None:
-            source = GeneratedCode(registered=source, allowed=run_generated_code, seconds=SECONDS, memory=MEMORY)
+            source = GeneratedCode(registered=source, allowed=run_generated_code, unsafe=unsafe,
+                                   seconds=SECONDS, memory=MEMORY)  # fmt: skip
         if only is None or task in only:
             entries.append(
                 LmTask(name=task, source=source, shots=shots, template=template, multiturn=multiturn, budget=budget,

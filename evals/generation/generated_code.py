@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evals.generation.sandbox import failure
+from evals.generation.sandbox.trial import Program, failure, jail
 from evals.generation.tasks import Registered
 
 FILTER = "create_test"
@@ -15,11 +15,12 @@ FILTER = "create_test"
 class GeneratedCode:
     """A code task of lm-eval's: `allowed` says that code which the model writes may be run on this machine.
 
-    `seconds` and `memory` (GiB) are the limits of one program.
+    `unsafe`: also where the system cannot keep it apart. `seconds` and `memory` (GiB) are the limits of one program.
     """
 
     registered: Registered
     allowed: bool
+    unsafe: bool
     seconds: float
     memory: float
 
@@ -28,15 +29,16 @@ class GeneratedCode:
         return self.registered.revision
 
     def config(self) -> dict[str, Any]:
-        """Raises ValueError where running generated code is not allowed."""
+        """Raises ValueError where running generated code is not allowed, or where the system cannot keep it apart."""
         if not self.allowed:
             raise ValueError(
                 f"{self.registered.file} runs code that the model writes; allow it with run_generated_code=true of its "
                 "suite, such as evals.lm_humaneval.run_generated_code=true"
             )
+        jail(unsafe=self.unsafe)
         config = self.registered.config(functions=False)
         config.pop("unsafe_code")
-        limits = {"seconds": self.seconds, "memory": self.memory}
+        limits = {"seconds": self.seconds, "memory": self.memory, "unsafe": self.unsafe}
         mean = {"aggregation": "mean", "higher_is_better": True}
         whole = {"function": "custom", "filter_fn": completed}
         return config | {
@@ -45,17 +47,25 @@ class GeneratedCode:
         }
 
 
-def completed(answers: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Each document's prompt with each of its completions."""
-    return [[document["prompt"] + answer for answer in own] for own, document in zip(answers, documents, strict=True)]
+def completed(answers: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> list[list[Program]]:
+    """Each document's prompt with each of its completions. Raises ValueError for documents of another kind of task."""
+    if lacking := [name for name in ("prompt", "entry_point") if any(name not in document for document in documents)]:
+        raise ValueError(
+            f"code is run for tasks like HumanEval only: documents here have no {' and no '.join(lacking)}"
+        )
+    return [
+        [Program(given=document["prompt"], completion=answer, entry=document["entry_point"]) for answer in own]
+        for own, document in zip(answers, documents, strict=True)
+    ]
 
 
 def pass_at_1(
-    references: Sequence[str], predictions: Sequence[Sequence[str]], *, seconds: float, memory: float
+    references: Sequence[str], predictions: Sequence[Sequence[Program]], *, seconds: float, memory: float, unsafe: bool
 ) -> float:
     """The share of programs that pass their tests: one program for each test."""
+    layers = jail(unsafe=unsafe)
     passed = [
-        not failure(f"{own[0]}\n{tests}\n", seconds=seconds, memory=memory)
+        not failure(own[0], tests, seconds=seconds, memory=memory, layers=layers)
         for own, tests in zip(predictions, references, strict=True)
     ]
     return sum(passed) / len(passed)

@@ -1,11 +1,14 @@
 """HumanEval and HumanEval+ in the schema of the hub: the tests that decide are those of the data set."""
 
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evals.generation.sandbox.trial import Program, failure
 from evals.score import Score
 from tests.evals.lm import committed, scored, writing
 from tests.evals.mirrors import publish
@@ -122,3 +125,18 @@ def test_humanevals_own_solutions_pass_and_empty_ones_do_not(mirror: Path, tmp_p
     assert (found.suite, found.n, found.value) == ("lm_humaneval", 164, 1.0)
     few = problems[:12]
     assert pass_at_1(mirror, tmp_path / "scores", few, ["    return None\n"] * 12).value == 0.0
+
+
+def test_solutions_of_humaneval_plus_pass_its_own_inputs(test_data: Path) -> None:
+    """Every published solution beside itself: what its function gives in the jail is what it gives in the judge."""
+    packed = (test_data / "humanevalplus" / "HumanEvalPlus-Mini.jsonl.gz").read_bytes()
+    rows = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+    for row in rows:
+        entry, code = row["entry_point"], row["prompt"] + row["canonical_solution"]
+        inputs = row["base_input"] + row["plus_input"]
+        tests = (
+            f"import copy\nown = {{}}\nexec({code!r}, own)\nfor given in {inputs!r}:\n"
+            f"    assert {entry}(*copy.deepcopy(given)) == own[{entry!r}](*copy.deepcopy(given)), given\n"
+        )
+        program = Program(given=row["prompt"], completion=row["canonical_solution"], entry=entry)
+        assert (row["task_id"], failure(program, tests, seconds=20.0, memory=4.0)) == (row["task_id"], "")
