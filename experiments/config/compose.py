@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from experiments.config.errors import UsageError
 from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.paths import CONF
+from experiments.config.schema import SECTION_CLASSES, class_fields
 from unified_lm.data.hub import generator_split
 
 SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging", "revisions")  # of settings, not chosen from files
@@ -63,7 +64,7 @@ def compose(overrides: Sequence[str]) -> Composition:
     for override in overrides:
         refuse_hydra_settings(*override.split("=", 1) if "=" in override else (override, ""))
     try:
-        config = compose_with_hydra(overrides)
+        config = compose_declared(overrides)
     except HYDRA_ERRORS as error:
         raise explain_hydra_error(error, lambda: list_settings(overrides)) from error
     except ValueError as error:  # a group that is given a number
@@ -78,6 +79,26 @@ def compose(overrides: Sequence[str]) -> Composition:
         if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
             raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
     return Composition(config=config, choices=choices, overrides=tuple(overrides))
+
+
+def compose_declared(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition; a setting that its class has is set without a `+`, though no file of conf/ may list it."""
+    try:
+        return compose_with_hydra(overrides)
+    except HYDRA_ERRORS as error:
+        found = re.search(r"Could not override '([^'@]+)'", str(error))
+        if found is None or not is_declared(found.group(1), overrides):
+            raise
+    return compose_declared([f"+{o}" if o.partition("=")[0] == found.group(1) else o for o in overrides])
+
+
+def is_declared(name: str, overrides: Sequence[str]) -> bool:
+    """Whether the class of a setting's section, as the groups of `overrides` choose it, has a field of this name."""
+    section, _, leaf = name.rpartition(".")
+    groups = set(list_groups())
+    node = OmegaConf.select(compose_with_hydra([o for o in overrides if override_name(o) in groups]), section)
+    target = SECTION_CLASSES.get(section) or (node.get("_target_") if OmegaConf.is_dict(node) else None)
+    return target is not None and leaf in class_fields(target)
 
 
 def lenient(override: str) -> str:

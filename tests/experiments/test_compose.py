@@ -1,11 +1,13 @@
 """A command line becomes a configuration, or one line that says what is wrong."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hydra.utils import get_class
 
 from experiments import run
 from experiments.config import compose as composing
@@ -13,13 +15,18 @@ from experiments.config.build import check_config
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.paths import ROOT
+from experiments.config.schema import SECTION_CLASSES, class_fields
 from experiments.runs.execute import launcher
 
 WRONG = {
     "optim.learing_rate=1": "did you mean optim.learning_rate",
     "optim.steps.x=1": "unknown setting optim.steps.x",
     "bakbone=tiny": "did you mean backbone",
-    "optim.paper_emulation_world_size=8": "is added: +optim.paper_emulation_world_size=",
+    "optim.lr=1": "did you mean optim.learning_rate",
+    "method.temp=1": "did you mean method.temperature",
+    "optim.wd=1": "did you mean optim.weight_decay",
+    "lr=1": "did you mean optim.learning_rate",
+    "epochs=1": "did you mean optim.steps",
     "~optim.stepss": "did you mean optim.steps",
     "method=ulm": "did you mean ulme",
     "experiment=t15_ulm": "did you mean t15_ulme",
@@ -190,3 +197,30 @@ def test_a_teacher_that_the_method_does_not_read_is_refused_without_weights() ->
     with pytest.raises(UsageError, match="Ulme learns from no teacher"):
         check_config(config)
     assert check_config(config | {"teacher": None}).method.slots == 4
+
+
+def test_a_setting_that_only_its_class_has_needs_no_plus() -> None:
+    for plus in ("", "+"):
+        assert compose([f"{plus}optim.paper_emulation_world_size=8"]).config.optim.paper_emulation_world_size == 8
+    assert compose(["+optim.steps=7"]).config.optim.steps == 7
+    with pytest.raises(UsageError, match=r"did you mean optim\.steps"):
+        compose(["optim.stepz=8"])
+
+
+def test_help_of_every_option_lists_the_fields_of_its_class(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ("method", "optim", "trainable", "backbone", "launch"):
+        for option in composing.list_options(group):
+            assert run.main(["--help", f"{group}={option}"]) == 0
+            said = capsys.readouterr().out
+            node = compose([f"{group}={option}", "scale=none"]).config[group]
+            target = node.get("_target_") or SECTION_CLASSES[group]
+            missing = [name for name in class_fields(target) if f"{group}.{name}" not in said]
+            assert not missing, f"{group}={option}: {missing}"
+
+
+def test_the_fields_that_are_read_from_a_source_are_those_of_the_class() -> None:
+    for option in composing.list_options("method"):
+        target = compose([f"method={option}", "scale=none"]).config.method["_target_"]
+        assert set(class_fields(target)) == {
+            field.name for field in dataclasses.fields(get_class(target)) if field.init
+        }
