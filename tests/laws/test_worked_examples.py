@@ -42,6 +42,18 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def run_python(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = {"PYTHONPATH": str(checkout), "UNIFIED_LM_OUTPUTS": str(checkout / "outputs"), "WANDB_MODE": "disabled"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout,
+        env=os.environ | place | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_the_pages_have_files_and_commands() -> None:
     assert FILES and COMMANDS
     assert {name for name, _ in FILES if name.startswith("tests/")} == set(TESTED.split())
@@ -68,18 +80,17 @@ def test_every_shape_of_records_is_listed() -> None:
     assert set(re.findall(r"`(\w+)`", "".join(first_cells))) == set(SHAPES)
 
 
+def test_the_rows_of_the_table_have_the_data_and_the_suite_of_their_recipe(checkout: Path) -> None:
+    rows = [Path(name).stem for name, _ in FILES if name.startswith("conf/experiment/")]
+    for row in rows:
+        printed = run_python(checkout, "-m", "experiments.run", "--cfg", f"experiment={row}", "scale=mini").stdout
+        assert "unified_lm.data.sums.Sums" in printed and "evals.embedding.sums.SumRetrieval" in printed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [PYTEST + TESTED, *COMMANDS])
 def test_a_command_of_the_page_ends_well(command: str, checkout: Path) -> None:
     python, *arguments = shlex.split(command)
     assert python == "python"
-    place = {"PYTHONPATH": str(checkout), "UNIFIED_LM_OUTPUTS": str(checkout / "outputs"), "WANDB_MODE": "disabled"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=checkout,
-        env=os.environ | place | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(checkout, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
