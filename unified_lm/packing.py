@@ -148,3 +148,18 @@ def pack(sequences: Iterable[Sequence], budget: int) -> list[PackedBatch]:
         groups[-1].append(sequence)
         room -= len(sequence)
     return [collate(group, str(index)) for index, group in enumerate(groups)]
+
+
+def halve_chunk(chunk: PackedBatch) -> list[PackedBatch]:
+    """Split a chunk in two, between the sequences nearest to its middle.
+
+    Raises `ValueError` for a chunk of one sequence, which cannot be split.
+    """
+    if len(chunk.sequences) == 1:
+        raise ValueError(
+            f"one sequence of {len(chunk)} tokens does not fit the device's memory; lower lengths.*, use "
+            "launch.checkpointing=true, or shard with launch=fsdp_8"
+        )
+    cut = min(range(1, len(chunk.sequences)), key=lambda i: abs(chunk.starts[i] - len(chunk) / 2))
+    parts = chunk.sequences[:cut], chunk.sequences[cut:]
+    return [collate(part, f"{chunk.index}.{n}").to(chunk.tokens.device) for n, part in enumerate(parts)]

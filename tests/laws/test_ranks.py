@@ -81,10 +81,19 @@ def test_chunks_are_dealt_whole_and_evened_only_in_lockstep():
     assert [[c.index for c in part] for part in parts] == [["0", "2", "4"], ["1", "3"]]
     even = [Ranks(rank=r, size=2, lockstep=True).distribute_chunks(chunks) for r in range(2)]
     assert [len(part) for part in even] == [3, 3] and even[1][-1].sequences[0].role == "filler"
-    with pytest.raises(ValueError, match="8 ranks but only 5 chunks"):
+    with pytest.raises(ValueError, match="8 ranks but only 5 sequences"):
         Ranks(rank=0, size=8).distribute_chunks(chunks)
     late = [Ranks(rank=r, size=8).distribute_chunks(chunks, first=False) for r in range(8)]
     assert [part[0].sequences[0].role == "filler" for part in late] == [False] * 5 + [True] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_where_there_are_fewer_chunks_than_ranks_they_are_cut_until_every_rank_has_one(size):
+    """All ranks cut alike, so that the ranks together hold each sequence once."""
+    chunk = collate([Sequence(tokens=(1,) * (n + 1), row=n) for n in range(8)], "0")
+    parts = [Ranks(rank=r, size=size).distribute_chunks([chunk]) for r in range(size)]
+    held = [[sequence.row for one in part for sequence in one.sequences] for part in parts]
+    assert all(held) and sorted(row for rows in held for row in rows) == list(range(8))
 
 
 def test_launches_that_cannot_be_are_refused():

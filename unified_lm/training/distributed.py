@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from unified_lm.methods.base import Vectors, merge_vectors
-from unified_lm.packing import PackedBatch, Sequence, collate
+from unified_lm.packing import PackedBatch, Sequence, collate, halve_chunk
 
 FILLER_ROLE = "filler"
 
@@ -40,13 +40,18 @@ class Ranks:
     def distribute_chunks(self, chunks: list[PackedBatch], *, first: bool = True) -> list[PackedBatch]:
         """This rank's chunks of the global batch. In lockstep, filler chunks make the count equal on all ranks.
 
-        Raises `ValueError` where the `first` batch of a run has too few chunks for the ranks. In a later, smaller batch
-        a rank without a chunk gets a filler.
+        Where there are fewer chunks than ranks, the largest are halved until each rank has one: the objective is the
+        same. Raises `ValueError` where the `first` batch of a run has fewer sequences than ranks; a later, smaller one
+        leaves a rank without objective for that step.
         """
+        chunks = list(chunks)
+        while len(chunks) < self.size and any(len(chunk.sequences) > 1 for chunk in chunks):
+            n = max((i for i, c in enumerate(chunks) if len(c.sequences) > 1), key=lambda i: len(chunks[i]))
+            chunks[n : n + 1] = halve_chunk(chunks[n])
         if first and len(chunks) < self.size:
             raise ValueError(
-                f"{self.size} ranks but only {len(chunks)} chunks in the global batch; use launch with at most "
-                f"{len(chunks)} processes, a smaller runtime.chunk_tokens, or more rows a step"
+                f"{self.size} ranks but only {len(chunks)} sequences in the global batch; use launch with at most "
+                f"{len(chunks)} processes, or more rows a step"
             )
         mine = chunks[self.rank :: self.size]
         if not mine or (self.lockstep and len(mine) < -(-len(chunks) // self.size)):
@@ -68,6 +73,14 @@ class Ranks:
         tensor = torch.tensor([int(flag) for flag in flags], device=collective_device())
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return [bool(flag) for flag in tensor.tolist()]
+
+    def minimum(self, value: int) -> int:
+        """The smallest of the ranks' values, on every rank."""
+        if self.size == 1:
+            return value
+        tensor = torch.tensor([value], device=collective_device())
+        dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+        return int(tensor)
 
     def gather_vectors(self, parts: Iterable[dict[str, Vectors]]) -> dict[str, Vectors]:
         """Detached vectors of all chunks of all ranks, by name, in the order of row ids."""

@@ -24,7 +24,7 @@ from unified_lm.prompts.token_cache import TokenCache
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.fsdp import Launch, set_gradient_sync, shard_module
-from unified_lm.training.objective import ChunkRandomness, RedoStep, TrainingModule, accumulate_gradients
+from unified_lm.training.objective import ChunkBudget, ChunkRandomness, RedoStep, TrainingModule, accumulate_gradients
 from unified_lm.training.optimizer import Optim
 from unified_lm.training.watchdog import Preempted, Watchdog, catch_stop_signals
 
@@ -136,6 +136,7 @@ def train(
     done = 0 if saved is None else saved.step
     began = last_save = time.perf_counter()
     seen = 0
+    budget = ChunkBudget(runtime.chunk_tokens)
 
     def keep(final: bool = False) -> checkpoint.Checkpoint:
         return checkpoint.save_checkpoint(
@@ -143,11 +144,11 @@ def train(
         )
 
     with catch_stop_signals() as asked:
-        for step in prefetch_steps(batches, method, form, ranks, runtime, range(done, optim.last_step)):
+        for step in prefetch_steps(batches, method, form, ranks, budget, range(done, optim.last_step)):
             start = time.perf_counter()
             rate = optim.set_learning_rates(optimizer, done)
             chunks = [chunk.to(model.device) for chunk in step.chunks]
-            terms = compute_gradients(reader, optimizer, chunks, ranks, seed, done, runtime, optim, warn)
+            terms = compute_gradients(reader, optimizer, chunks, ranks, seed, done, runtime, budget, optim, warn)
             norms = optim.clip_gradients(optimizer)
             weights = method.weights_at(done)
             loss = sum(weights[name] * value for name, value in terms.items())
@@ -195,11 +196,13 @@ def compute_gradients(
     seed: int,
     step: int,
     runtime: Runtime,
+    budget: ChunkBudget,
     optim: Optim,
     warn: Callable[[str], None],
 ) -> dict[str, float]:
     """Compute the gradient of one step, summed over ranks; redone with smaller chunks where memory ran out."""
-    before = len(chunks)
+    before = budget.tokens
+    budget.cut(chunks)
     while True:
         optimizer.zero_grad(set_to_none=True)
         try:
@@ -208,6 +211,7 @@ def compute_gradients(
                 chunks,
                 ranks=ranks,
                 randomness=ChunkRandomness(seed=seed, step=step),
+                budget=budget,
                 keep_chunks=runtime.keep_chunks,
                 batch_scale=optim.batch_scale,
                 on_backward=set_gradient_sync,
@@ -216,24 +220,25 @@ def compute_gradients(
         except RedoStep:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-    if len(chunks) > before:
+    if budget.tokens < before:
         warn(
-            f"step {step}: out of memory, so {before} chunks were split into {len(chunks)}; the objective is the same, "
-            "dropout drew other masks; a smaller runtime.chunk_tokens avoids it"
+            f"step {step}: out of memory, so chunks hold {budget.tokens} instead of {before} tokens from here on; the "
+            "objective is the same, dropout draws other masks; "
+            f"runtime.chunk_tokens={budget.tokens} or launch.checkpointing=true avoids the lost time"
         )
     ranks.sum_gradients(p for group in optimizer.param_groups for p in group["params"])
     return terms
 
 
 def prefetch_steps(
-    batches: BatchSource, method: Method, form: Format, ranks: Ranks, runtime: Runtime, steps: range
+    batches: BatchSource, method: Method, form: Format, ranks: Ranks, budget: ChunkBudget, steps: range
 ) -> Iterator[PreparedStep]:
     """Yield the steps' chunks; each step is tokenized and packed in the background while the one before is computed."""
 
     def prepare(step: int) -> tuple[list[str], list[PackedBatch], int]:
         rows = batches.batch(step)
         try:
-            chunks = pack(method.sequences(rows, form), runtime.chunk_tokens)
+            chunks = pack(method.sequences(rows, form), budget.tokens)
         except ValueError as error:
             raise ValueError(f"step {step}{find_bad_row(batches, step, rows, method, form)}: {error}") from error
         return batches.row_ids(step), ranks.distribute_chunks(chunks, first=step == 0), sum(map(len, chunks))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unified_lm.methods.base import ChunkOutput, Method, Vectors
 from unified_lm.model import UnifiedLM
-from unified_lm.packing import PackedBatch, collate
+from unified_lm.packing import PackedBatch, halve_chunk
 from unified_lm.training.distributed import Ranks, is_filler
 from unified_lm.training.sparse_embedding_gradient import densify_gradient, sparse_embedding_gradient
 
@@ -97,7 +97,31 @@ class ChunkRandomness:
 
 
 class RedoStep(RuntimeError):
-    """A rank ran out of memory after its first backward and halved that chunk: every rank redoes the step."""
+    """A rank ran out of memory after its first backward: chunks were halved, and every rank redoes the step."""
+
+
+@dataclass
+class ChunkBudget:
+    """Most tokens that a chunk may hold. It shrinks where a device runs out of memory, and never grows again."""
+
+    tokens: int
+
+    def cut(self, chunks: list[PackedBatch], start: int = 0) -> None:
+        """Halve, in place, every chunk from `start` on that holds too much and more than one sequence."""
+        while any(self.can_cut(chunk) for chunk in chunks[start:]):
+            parts = [halve_chunk(chunk) if self.can_cut(chunk) else [chunk] for chunk in chunks[start:]]
+            chunks[start:] = [part for pair in parts for part in pair]
+
+    def can_cut(self, chunk: PackedBatch) -> bool:
+        return len(chunk) > self.tokens and len(chunk.sequences) > 1
+
+    def shrink(self, failed: PackedBatch) -> None:
+        """Halve the budget below a chunk that did not fit.
+
+        Raises `ValueError` where that chunk is one sequence: no budget can help.
+        """
+        halve_chunk(failed)
+        self.tokens = min(self.tokens, max(1, len(failed) // 2))
 
 
 class ChunkTooLarge(RuntimeError):
@@ -110,27 +134,13 @@ class ChunkTooLarge(RuntimeError):
         )
 
 
-def halve_chunk(chunk: PackedBatch) -> list[PackedBatch]:
-    """Split a chunk in two, between the sequences nearest to its middle.
-
-    Raises `ValueError` for a chunk of one sequence, which cannot be split.
-    """
-    if len(chunk.sequences) == 1:
-        raise ValueError(
-            f"one sequence of {len(chunk)} tokens does not fit the device's memory; lower lengths.*, use "
-            "launch.checkpointing=true, or shard with launch=fsdp_8"
-        )
-    cut = min(range(1, len(chunk.sequences)), key=lambda i: abs(chunk.starts[i] - len(chunk) / 2))
-    parts = chunk.sequences[:cut], chunk.sequences[cut:]
-    return [collate(part, f"{chunk.index}.{n}").to(chunk.tokens.device) for n, part in enumerate(parts)]
-
-
 def accumulate_gradients(
     module: nn.Module,
     chunks: list[PackedBatch],
     *,
     ranks: Ranks,
     randomness: ChunkRandomness,
+    budget: ChunkBudget | None = None,
     keep_chunks: int = 1,
     batch_scale: float = 1.0,
     on_backward: Callable[[nn.Module, bool], None] = lambda reader, last: None,
@@ -139,9 +149,9 @@ def accumulate_gradients(
 
     `keep_chunks`: number of graphs kept from the first pass (one needs no more memory than a second forward).
     `batch_scale` multiplies the batch-level terms (1 is exact). `on_backward(module, last)` is called before each
-    backward. A chunk that does not fit the device is halved in place in `chunks`: at once in the first pass, and later
-    by raising `RedoStep` on every rank, because gradients were already added. In lockstep it cannot be halved:
-    `ChunkTooLarge`.
+    backward. Where a chunk does not fit the device, `budget` (None: one for this step alone) shrinks on every rank, and
+    all chunks above it are halved in place in `chunks`: at once in the first pass, and later by raising `RedoStep` on
+    every rank, because gradients were already added. In lockstep they cannot be halved: `ChunkTooLarge`.
     """
     method: Method = module.method
     weights = method.weights_at(randomness.step)
@@ -151,12 +161,14 @@ def accumulate_gradients(
             counts[name] = counts.get(name, 0) + count
     totals = ranks.sum_counts(counts)
 
-    held, kept = first_pass(module, chunks, ranks, randomness, keep_chunks)
+    budget = budget or ChunkBudget(max(map(len, chunks), default=1))
+    before = budget.tokens
+    held, kept = first_pass(module, chunks, ranks, randomness, keep_chunks, budget)
     whole = ranks.gather_vectors(reading.vectors for reading in held.values())
     feed, values = vector_gradients(method, weights, whole, batch_scale)
 
     sums: dict[str, float] = {}
-    failed = None
+    redo = False
     for n, chunk in enumerate(chunks):
         reading = held.pop(n, None)
         try:
@@ -169,19 +181,27 @@ def accumulate_gradients(
         except torch.OutOfMemoryError as error:
             if ranks.lockstep:
                 raise ChunkTooLarge(len(chunk)) from error
-            failed = n
+            budget.shrink(chunk)
+            redo = True
             break
         for name, value in reading.token_sums.items():
             sums[name] = sums.get(name, 0.0) + float(value.detach()) / totals[name]
-    if ranks.any_rank(failed is not None)[0]:
-        if failed is not None:
-            chunks[failed : failed + 1] = halve_chunk(chunks[failed])
+    redo, shrunk = ranks.any_rank(redo, budget.tokens < before)
+    if shrunk:
+        budget.tokens = ranks.minimum(budget.tokens)
+    if redo:
+        budget.cut(chunks)
         raise RedoStep
     return {name: float(value) for name, value in values.items()} | ranks.sum_counts(sums)
 
 
 def first_pass(
-    module: nn.Module, chunks: list[PackedBatch], ranks: Ranks, randomness: ChunkRandomness, keep_chunks: int
+    module: nn.Module,
+    chunks: list[PackedBatch],
+    ranks: Ranks,
+    randomness: ChunkRandomness,
+    keep_chunks: int,
+    budget: ChunkBudget,
 ) -> tuple[dict[int, ChunkOutput], set[int]]:
     """Outputs of the chunks that have vectors, by index, and the indices of those that keep graph and token sums."""
     roles = module.method.roles
@@ -199,7 +219,8 @@ def first_pass(
             except torch.OutOfMemoryError as error:
                 if ranks.lockstep:
                     raise ChunkTooLarge(len(chunks[n])) from error
-                chunks[n : n + 1] = halve_chunk(chunks[n])
+                budget.shrink(chunks[n])
+                budget.cut(chunks, start=n)
                 continue
         n += 1
     return held, kept
