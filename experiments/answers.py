@@ -20,7 +20,7 @@ from experiments.config.identity import identify
 from experiments.config.paths import display_path
 from experiments.runs.execute import require_device
 from experiments.runs.files import write_json
-from experiments.runs.resolve_model import split
+from experiments.runs.resolve_model import split_arguments
 from unified_lm.data.model_made import write_own_answers
 from unified_lm.data.rows import TrainingRow
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, overrides = split(arguments, OWN, USAGE)
+    own, overrides = split_arguments(arguments, OWN, USAGE)
     numbers = {name: own.get(name, default) for name, default in (("max_new_tokens", "500"), ("part", "100"))}
     if "output" not in own or not all(number.isdecimal() and int(number) for number in numbers.values()):
         raise UsageError(USAGE)

@@ -14,7 +14,7 @@ from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import Composition, compose, compose_parent, compose_teacher, list_options
 from experiments.config.errors import UsageError, first_line
 from experiments.config.identity import make_paths_absolute
-from experiments.runs.resolve_model import split
+from experiments.runs.resolve_model import split_arguments
 from experiments.tables import definition
 
 USAGE = (
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, overrides = split(arguments, OWN, USAGE)
+    own, overrides = split_arguments(arguments, OWN, USAGE)
     if len({"suites", "data", "tables"} & set(own)) > 1:
         raise UsageError(f"give one of suites=, data= and tables=; {USAGE}")
     jobs = jobs_of_tables(own, overrides) if "tables" in own else []

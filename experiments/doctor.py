@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError, first_line
 from experiments.config.paths import outputs_folder
-from experiments.runs import flash
-from experiments.runs.provenance import processor, versions
-from experiments.runs.wandb_mirror import mode
+from experiments.runs import flash_attn_remedy
+from experiments.runs.provenance import package_versions, processor_name
+from experiments.runs.wandb_mirror import choose_wandb_mode
 from unified_lm.files import cache_dir
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Finding:
 
 
 def environment() -> Iterator[Finding]:
-    found = versions()
+    found = package_versions()
     python = sys.version_info
     yield Finding(
         what="python",
@@ -61,7 +61,7 @@ def environment() -> Iterator[Finding]:
 def machine() -> Iterator[Finding]:
     import psutil
 
-    yield Finding(what="processor", said=f"{os.cpu_count()} cores, {processor()}", good=True)
+    yield Finding(what="processor", said=f"{os.cpu_count()} cores, {processor_name()}", good=True)
     memory = psutil.virtual_memory()
     yield Finding(
         what="memory",
@@ -107,7 +107,7 @@ def accelerator() -> Iterator[Finding]:
     if not there:
         return
     capability = torch.cuda.get_device_capability()
-    machine = flash.Machine(
+    machine = flash_attn_remedy.TorchBuild(
         torch=torch.__version__, cuda=torch.version.cuda, abi=torch._C._GLIBCXX_USE_CXX11_ABI, capability=capability
     )
     said = f"CUDA {machine.cuda}, C++11 ABI {machine.abi}, compute capability {capability[0]}.{capability[1]}"
@@ -115,7 +115,12 @@ def accelerator() -> Iterator[Finding]:
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     yield Finding(what="bf16", said=str(bf16), good=bf16, remedy="use autocast=float16")
     tried = run_apart("import flash_attn, flash_attn_2_cuda; print(flash_attn.__version__)")
-    yield Finding(what="flash-attn", said=tried.said, good=tried.good, remedy=flash.remedy(tried.said, machine))
+    yield Finding(
+        what="flash-attn",
+        said=tried.said,
+        good=tried.good,
+        remedy=flash_attn_remedy.suggest_flash_remedy(tried.said, machine),
+    )
 
 
 def kernels() -> Iterator[Finding]:
@@ -189,7 +194,7 @@ def services() -> Iterator[Finding]:
         good=reached.good,
         remedy="scale=mini needs none; for other scales set a proxy, or score with data_mirror=DIR",
     )
-    wanted = mode("auto")
+    wanted = choose_wandb_mode("auto")
     yield Finding(
         what="W&B",
         said=wanted,

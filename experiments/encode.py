@@ -8,7 +8,7 @@ from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError, as_usage_error
 from experiments.config.paths import display_path
 from experiments.runs.files import written_whole
-from experiments.runs.resolve_model import foreign_run, run_folder, split
+from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
 
 USAGE = (
     "usage: python -m experiments.encode model=RUN_ID|FOLDER|ORG/NAME input=FILE output=FILE.npy "
@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, overrides = split(arguments, OWN, USAGE)
+    own, overrides = split_arguments(arguments, OWN, USAGE)
     if not {"model", "input", "output"} <= set(own) or not own["output"].endswith(".npy"):
         raise UsageError(USAGE)
     side = own.get("side", "document")
     if side not in ("query", "document"):
         raise UsageError(f"side={side} is neither query nor document")
-    texts = lines(Path(own["input"]).expanduser())
+    texts = read_texts(Path(own["input"]).expanduser())
     with as_usage_error():
-        found = embedder(own["model"], overrides)
+        found = find_embedder(own["model"], overrides)
     vectors = found.encode(texts, side=side, instruction=own.get("instruction", ""))
     import numpy as np
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def lines(path: Path) -> list[str]:
+def read_texts(path: Path) -> list[str]:
     """The texts of a file.
 
     Raises `UsageError` for a file that is absent or has a line without text, with its number.
@@ -56,22 +56,24 @@ def lines(path: Path) -> list[str]:
     return texts
 
 
-def embedder(model: str, overrides: Sequence[str]):
+def find_embedder(model: str, overrides: Sequence[str]):
     """The embedder of a run or of a model that no run made."""
-    folder = run_folder(model)
+    folder = find_run_folder(model)
     if folder is not None:
         if overrides:
             raise UsageError(f"{display_path(folder)} has its settings; {overrides[0]} cannot change them")
-        from experiments.runs.open_run import opened
+        from experiments.runs.open_run import open_run
 
-        found = opened(folder).subject
+        found = open_run(folder).subject
     else:
-        run = foreign_run(model, overrides)
+        run = identify_foreign_model(model, overrides)
         from experiments.config.build import from_config
-        from experiments.runs.open_run import built, subject
+        from experiments.runs.open_run import build_model, build_subject
 
         experiment = from_config(run.config)
-        found = subject(experiment, built(experiment) if experiment.is_decoder else None, run.identity[:16], None)
+        found = build_subject(
+            experiment, build_model(experiment) if experiment.is_decoder else None, run.identity[:16], None
+        )
     if found.embedder is None:
         raise UsageError(f"model={model} gives no vectors")
     return found.embedder

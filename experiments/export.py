@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError, as_usage_error
 from experiments.config.paths import display_path
-from experiments.runs.resolve_model import run_folder, split
+from experiments.runs.resolve_model import find_run_folder, split_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from experiments.runs.open_run import Opened
+    from experiments.runs.open_run import OpenRun
 
 USAGE = "usage: python -m experiments.export run=RUN_ID to=DIR"
 POOLING = {"mean": "mean", "weighted_mean": "weightedmean", "last": "lasttoken"}
@@ -30,22 +30,22 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, others = split(arguments, ["run", "to"], USAGE)
+    own, others = split_arguments(arguments, ["run", "to"], USAGE)
     if set(own) != {"run", "to"} or others:
         raise UsageError(USAGE)
-    folder, target = run_folder(own["run"]), Path(own["to"]).expanduser()
+    folder, target = find_run_folder(own["run"]), Path(own["to"]).expanduser()
     if folder is None:
         raise UsageError(f"run={own['run']} is no run: give a run id under outputs/runs, or a run directory")
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"to={target} is not empty; nothing in it is overwritten")
-    from experiments.runs.open_run import opened
+    from experiments.runs.open_run import open_run
     from unified_lm.backbones.base import without_progress_bars
 
     with as_usage_error():
-        found = opened(folder)
+        found = open_run(folder)
     if found.built is None:
         raise UsageError(f"run={own['run']} has no decoder of ours to export")
-    reason = inexpressible(found)
+    reason = explain_inexpressible(found)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
         made = Path(place) / "model"
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             if reason is None:
                 save_pooling(found, made)
                 save_decoder(found, made)  # again: sentence_transformers has left a decoder without its head
-                verify(found, made)
+                verify_vectors(found, made)
         if target.exists():
             target.rmdir()
         shutil.move(made, target)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def inexpressible(found: "Opened") -> str | None:
+def explain_inexpressible(found: "OpenRun") -> str | None:
     """Why sentence_transformers cannot compute this run's vectors; None where it can."""
     experiment, form = found.experiment, found.built.form
     readout, template = experiment.method.readout, experiment.template
@@ -82,7 +82,7 @@ def inexpressible(found: "Opened") -> str | None:
     return None
 
 
-def save_decoder(found: "Opened", folder: Path) -> None:
+def save_decoder(found: "OpenRun", folder: Path) -> None:
     """The whole decoder under transformers' own names, adapters merged, and its tokenizer."""
     from unified_lm.trainable import merge
 
@@ -91,31 +91,35 @@ def save_decoder(found: "Opened", folder: Path) -> None:
         merge(model)
     model.backbone.set_attn_implementation("sdpa")  # ours is registered in this process only
     model.backbone.save_pretrained(folder, safe_serialization=True)
-    tokenizer(found).save_pretrained(folder)
+    exported_tokenizer(found).save_pretrained(folder)
     model.backbone.set_attn_implementation("unified")
 
 
-def tokenizer(found: "Opened") -> "PreTrainedTokenizerBase":
+def exported_tokenizer(found: "OpenRun") -> "PreTrainedTokenizerBase":
     """The run's tokenizer; for a mean over the text alone, one in which the BOS has no role of its own.
 
     sentence_transformers takes a special token at the end of a prompt for the text's, and would pool it. The token, its
     id and the chat template stay as they are.
     """
     ours = found.built.form.tokenizer
-    if found.experiment.method.readout == "last" or not prompt(found, "query").endswith(ours.bos_token or "\0"):
+    if found.experiment.method.readout == "last" or not prompt_before_text(found, "query").endswith(
+        ours.bos_token or "\0"
+    ):
         return ours
     plain = copy.deepcopy(ours)
     plain.bos_token = None
     return plain
 
 
-def save_pooling(found: "Opened", folder: Path) -> None:
+def save_pooling(found: "OpenRun", folder: Path) -> None:
     """What sentence_transformers needs beside a decoder: prompts, pooling over the text alone, and unit length."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
     form, method = found.built.form, found.experiment.method
-    ahead = int(prompt(found, "query") != before_text(found, "query"))  # a BOS that our lengths do not count
+    ahead = int(
+        prompt_before_text(found, "query") != template_before_text(found, "query")
+    )  # a BOS that our lengths do not count
     transformer = Transformer(
         str(folder),
         query_length=form.query_length + ahead,
@@ -129,22 +133,22 @@ def save_pooling(found: "Opened", folder: Path) -> None:
     pooling = Pooling(width, pooling_mode=POOLING[method.readout], include_prompt=method.readout == "last")
     modules = [transformer, pooling, *([Normalize()] if method.similarity == "cosine" else [])]
     similarity = "cosine" if method.similarity == "cosine" else "dot"
-    prompts = {side: prompt(found, side) for side in ("query", "document")}
+    prompts = {side: prompt_before_text(found, side) for side in ("query", "document")}
     model = SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity, device="cpu")
     model.save(str(folder), create_model_card=False)
 
 
-def prompt(found: "Opened", side: str) -> str:
+def prompt_before_text(found: "OpenRun", side: str) -> str:
     """What stands before a text of that side, the beginning of sequence included."""
-    before, bos = before_text(found, side), found.built.form.tokenizer.bos_token or ""
+    before, bos = template_before_text(found, side), found.built.form.tokenizer.bos_token or ""
     return before if not found.experiment.template.bos or before.startswith(bos) else bos + before
 
 
-def before_text(found: "Opened", side: str) -> str:
+def template_before_text(found: "OpenRun", side: str) -> str:
     return getattr(found.experiment.template, side).partition("{text}")[0].replace("{instruction}", "")
 
 
-def verify(found: "Opened", folder: Path) -> None:
+def verify_vectors(found: "OpenRun", folder: Path) -> None:
     """The exported folder must give this run's vectors.
 
     Raises `UsageError` where it does not: then nothing is exported.

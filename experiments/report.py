@@ -12,7 +12,7 @@ from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder, runs_folder
 from experiments.runs import record
-from experiments.runs.files import write
+from experiments.runs.files import write_text
 from experiments.tables.render import STYLE
 
 FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-size:13px}"
@@ -21,7 +21,7 @@ FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcapti
 def write_report() -> Path:
     """outputs/report/index.html, from what outputs/ holds."""
     path = outputs_folder() / "report" / "index.html"
-    write(path, page())
+    write_text(path, page())
     return path
 
 
@@ -52,7 +52,7 @@ def tables() -> Iterator[str]:
 
 def records() -> Iterator[dict[str, Any]]:
     for folder in sorted(runs_folder().glob("*")):
-        entry = record.read(folder)
+        entry = record.read_record(folder)
         if entry is not None:
             yield entry
 
@@ -60,7 +60,7 @@ def records() -> Iterator[dict[str, Any]]:
 def curves(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """(run id, SVG) of every run that logged at least two steps."""
     for entry in entries:
-        rows = record.history(runs_folder() / entry["run_id"])
+        rows = record.read_metrics(runs_folder() / entry["run_id"])
         if len(rows) > 1:
             yield entry["run_id"], curve(rows, list(entry["losses"]) or ["loss"])
 

@@ -9,7 +9,7 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run
 from experiments.config.paths import display_path
 from experiments.report import write_report
-from experiments.runs.execute import ensure, require_device
+from experiments.runs.execute import ensure_run, require_device
 from experiments.runs.side_by_side import Crew
 from experiments.table import request, table_of, tell
 from unified_lm.training.watchdog import REQUEUE
@@ -20,14 +20,14 @@ the machine's cores, or with GPUs of its own."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    jobs = at_once([argument for argument in arguments if argument.startswith("jobs=")])
+    jobs = parse_jobs([argument for argument in arguments if argument.startswith("jobs=")])
     asked = request([a for a in arguments if not a.startswith("jobs=")], "reproduce", WHAT)
     if asked is None:
         return 0
     for job in asked.jobs.values():
         require_device(job)
     runs = asked.runs()
-    every = unique(run for each in runs.values() for run in each)
+    every = unique_runs(run for each in runs.values() for run in each)
     codes = Crew(every, jobs).work() if jobs > 1 else in_turn(every)
     if any(codes.get(run.run_id, REQUEUE) == REQUEUE for run in every):
         print("stopped; the same command continues from the last checkpoints", file=sys.stderr)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else code
 
 
-def at_once(given: Sequence[str]) -> int:
+def parse_jobs(given: Sequence[str]) -> int:
     """How many runs are made at once.
 
     Raises `UsageError` for anything but a count.
@@ -65,12 +65,12 @@ def made(run: Run, number: int, count: int) -> int:
     """Make one run of several; a failure leaves a hole in the table and does not stop the others."""
     began = time.monotonic()
     print(f"[{number}/{count}] {run.run_id}", flush=True)
-    code = ensure(run)
+    code = ensure_run(run)
     print(f"[{number}/{count}] {'failed' if code else 'done'} after {time.monotonic() - began:.0f} s", flush=True)
     return code
 
 
-def unique(runs: Iterable[Run]) -> list[Run]:
+def unique_runs(runs: Iterable[Run]) -> list[Run]:
     """Runs in their order, each once; one that two rows score with other suites is asked for each."""
     return list({(run.run_id, run.request_digest): run for run in runs}.values())
 

@@ -8,7 +8,7 @@ from experiments.config.compose import Composition, compose, list_groups, list_o
 from experiments.config.describe import describe
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.runs.execute import ensure, missing_device, require_device
+from experiments.runs.execute import ensure_run, missing_device, require_device
 
 USAGE = """\
 usage: python -m experiments.run [-m] [--cfg] name=value ...
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         print(describe(overrides) if overrides else format_help())
         return 0
     if {"-m", "--multirun"} & set(flags):
-        from experiments.runs.sweep import sweep
+        from experiments.runs.sweep import run_sweep
 
-        return sweep(overrides)
+        return run_sweep(overrides)
     job = compose(overrides)
     if "--cfg" not in flags:
         require_device(job)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         check_values(run)
         print(f"# {run.run_id}\n{yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)}", end="")
         return 0
-    return ensure(run)
+    return ensure_run(run)
 
 
 def replaced_by_scale(job: Composition) -> str:

@@ -14,9 +14,9 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import NOT_SCIENCE, PRECISION, content_digest, make_paths_absolute, strip_modules
 from experiments.config.paths import display_path, outputs_folder
 from experiments.runs import record
-from experiments.runs.execute import ensure, work
-from experiments.runs.files import write, write_json
-from experiments.runs.resolve_model import foreign_run, run_folder, split
+from experiments.runs.execute import ensure_run, run_worker
+from experiments.runs.files import write_json, write_text
+from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
 
 USAGE = (
     "usage: python -m experiments.score model=RUN_ID|FOLDER|ORG/NAME 'evals=[a,b]' [data_mirror=DIR] [name=value ...]; "
@@ -32,14 +32,14 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    own, overrides = split(arguments, ["model", "evals", "tasks"], USAGE)
+    own, overrides = split_arguments(arguments, ["model", "evals", "tasks"], USAGE)
     if "model" not in own or "evals" not in own:
         raise UsageError(USAGE)
     overrides = [*chosen(own), *overrides]
-    folder = run_folder(own["model"])
+    folder = find_run_folder(own["model"])
     if folder is None:
-        run = foreign_run(own["model"], overrides)
-        code, folder = ensure(run), run.folder
+        run = identify_foreign_model(own["model"], overrides)
+        code, folder = ensure_run(run), run.folder
     else:
         code = rescored(folder, overrides)
     suites = make_paths_absolute(compose([*overrides, "scale=none"]).resolved["evals"])
@@ -63,17 +63,17 @@ def chosen(own: Mapping[str, str]) -> list[str]:
 
 def rescored(folder: Path, overrides: Sequence[str]) -> int:
     """Score a finished run with other suites; what it has stays."""
-    with record.held(folder):
-        entry = record.read(folder)
+    with record.lock_run(folder):
+        entry = record.read_record(folder)
         if entry is None or entry["digest"] is None:
             raise UsageError(f"{display_path(folder)} has not been trained to its end: run it again")
         config = asked_anew(entry["config"], overrides, folder)
-        if record.complete(entry, config):
+        if record.is_complete(entry, config):
             print(f"already there: {display_path(folder)}")
             return 0
-        record.change(folder, config=config)
-        write(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-        return work(folder, config)
+        record.change_record(folder, config=config)
+        write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        return run_worker(folder, config)
 
 
 def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path
 
 def tell(folder: Path, suites: Mapping[str, Any]) -> None:
     """The scores of these suites as a table, also written to outputs/scores/<digest>/scores.json."""
-    entry = record.read(folder)
+    entry = record.read_record(folder)
     if entry is None or entry["digest"] is None:
         return
     names = {name for suite in suites for name in named(suite)}

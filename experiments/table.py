@@ -12,7 +12,7 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, UnknownData, identify
 from experiments.config.paths import display_path, outputs_folder
 from experiments.runs import record
-from experiments.runs.files import write
+from experiments.runs.files import write_text
 from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Definition, list_tables, read_definition
 from experiments.tables.fill import Made, Table, fill
@@ -108,11 +108,11 @@ def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def made_of(run: Run) -> Made:
-    entry = record.read(run.folder)
+    entry = record.read_record(run.folder)
     if entry is not None and entry["identity"] != run.identity:
         raise UsageError(f"{display_path(run.folder)} holds a run of another identity: move it away")
-    makers = () if entry is None else tuple(Maker.of(one) for one in record.makers(entry))
-    found = None if entry is None else record.as_asked(entry, run.config)
+    makers = () if entry is None else tuple(Maker.of(one) for one in record.list_code_versions(entry))
+    found = None if entry is None else record.drop_stale_scores(entry, run.config)
     return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=found, makers=makers)
 
 
@@ -121,7 +121,7 @@ def publish(table: Table) -> list[Path]:
     paths = []
     for ending, render in FORMATS.items():
         path = outputs_folder() / "tables" / f"table-{table.definition.number}.{ending}"
-        write(path, render(table))
+        write_text(path, render(table))
         paths.append(path)
     return paths
 

@@ -10,8 +10,8 @@ from experiments.bench.shown import plot, table
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs.files import write, write_json
-from experiments.runs.provenance import git, hardware, versions
+from experiments.runs.files import write_json, write_text
+from experiments.runs.provenance import describe_hardware, package_versions, read_commit
 
 USAGE = (
     "usage: python -m experiments.bench [device=cpu|cuda] [only=losses,encoding,training,harnesses] [size=1] "
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         mark = {True: "ok  ", False: "MISS", None: "    "}[line.reached]
         print(f"{mark} {line.what}: {line.ratio:.2f}x, memory {line.memory:.2f}x of {line.peer}", flush=True)
     facts = {
-        "hardware": hardware(),
-        "versions": versions(),
-        "git": git(),
+        "hardware": describe_hardware(),
+        "versions": package_versions(),
+        "git": read_commit(),
         "threads": 1,
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     name = device if size == 1 and set(only) == set(GROUPS) else f"{device}-{'-'.join(only)}-{size}"
     place = outputs_folder() / "bench" / name
     write_json(place.with_suffix(".json"), facts | {"lines": [line.to_dict() for line in found]})
-    write(place.with_suffix(".md"), table(found, facts))
+    write_text(place.with_suffix(".md"), table(found, facts))
     plot(found, place.with_suffix(".svg"))
     print(table(found, facts))
     print(f"written: {display_path(place)}.json, .md, .svg")

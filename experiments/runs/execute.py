@@ -18,39 +18,39 @@ from experiments.config.paths import ROOT, display_path
 from experiments.runs import record
 from unified_lm.training.watchdog import REQUEUE
 
-STOPS = (signal.SIGTERM, signal.SIGUSR1)  # what asks a run to stop
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what asks a run to stop
 
 
-def ensure(run: Run) -> int:
+def ensure_run(run: Run) -> int:
     """Train and score a run, and its parents before it, unless they are there. Returns the worker's exit code.
 
     Raises `UsageError` before any work for a device that this machine lacks.
     """
     require_device(run.job)
     for older in (run.parent, run.teacher):
-        if older is not None and (code := ensure(older)):
+        if older is not None and (code := ensure_run(older)):
             print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
             return code
-    with record.held(run.folder):
-        if not begun(run):
+    with record.lock_run(run.folder):
+        if not begin_unfinished_run(run):
             print(f"already there: {display_path(run.folder)}", flush=True)
             return 0
         print(f"{run.run_id} -> {display_path(run.folder)}", flush=True)
-        return work(run.folder, run.config)
+        return run_worker(run.folder, run.config)
 
 
-def begun(run: Run) -> bool:
+def begin_unfinished_run(run: Run) -> bool:
     """Open a run's directory; whether anything is left to be done in it."""
-    entry = record.begin(run)
-    if record.complete(entry, run.config):
+    entry = record.begin_record(run)
+    if record.is_complete(entry, run.config):
         return False
-    if entry["step"] is not None and not whole(run.folder, entry):
+    if entry["step"] is not None and not is_checkpoint_intact(run.folder, entry):
         print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
-        record.change(run.folder, digest=None, step=None, status="started")
+        record.change_record(run.folder, digest=None, step=None, status="started")
     return True
 
 
-def whole(folder: Path, entry: Mapping[str, Any]) -> bool:
+def is_checkpoint_intact(folder: Path, entry: Mapping[str, Any]) -> bool:
     """Whether the weights that a record names are there as they were saved."""
     from unified_lm.training import checkpoint
 
@@ -82,41 +82,41 @@ def missing_device(job: Composition) -> bool:
     return not torch.cuda.is_available()
 
 
-def work(folder: Path, config: Mapping[str, Any]) -> int:
+def run_worker(folder: Path, config: Mapping[str, Any]) -> int:
     """Run the worker with this process's terminal, passing on a request to stop; returns its exit code."""
-    process = subprocess.Popen(worker(folder, config), env=environment(config))
-    with passing_on(process) as asked:
+    process = subprocess.Popen(worker_command(folder, config), env=worker_environment(config))
+    with forward_stop_signals(process) as asked:
         code = process.wait()
-    code, said = ended(folder, code, asked=asked.is_set())
+    code, said = record_worker_end(folder, code, asked=asked.is_set())
     if said:
         print(said, file=sys.stderr)
     return code
 
 
-def worker(folder: Path, config: Mapping[str, Any]) -> list[str]:
+def worker_command(folder: Path, config: Mapping[str, Any]) -> list[str]:
     """The command of a worker."""
-    return [*launcher(config), "-m", "experiments.runs.worker", str(folder)]
+    return [*launch_command(config), "-m", "experiments.runs.worker", str(folder)]
 
 
-def ended(folder: Path, code: int, *, asked: bool) -> tuple[int, str]:
+def record_worker_end(folder: Path, code: int, *, asked: bool) -> tuple[int, str]:
     """The exit code of a run whose worker ended with `code`, and a line where the worker could not say it itself.
 
     A worker that was ended by a signal could not write down its end: it is written down here.
     """
-    status = (record.read(folder) or {}).get("status")
-    if code and (asked or -code in STOPS) and status not in ("stopped", "failed"):  # while it did not train
-        record.change(folder, status="stopped", error="stopped on request")
+    status = (record.read_record(folder) or {}).get("status")
+    if code and (asked or -code in STOP_SIGNALS) and status not in ("stopped", "failed"):  # while it did not train
+        record.change_record(folder, status="stopped", error="stopped on request")
         return REQUEUE, f"stopped: {folder.name}: the same command continues it"
     if code and status == "stopped":
         return REQUEUE, ""
     if code >= 0:
         return code, ""
     signalled = signal.Signals(-code).name
-    record.change(folder, status="failed", error=f"the worker was ended by {signalled}")
+    record.change_record(folder, status="failed", error=f"the worker was ended by {signalled}")
     return 128 - code, f"failed: {folder.name}: ended by {signalled}; the same command continues it"
 
 
-def launcher(config: Mapping[str, Any]) -> list[str]:
+def launch_command(config: Mapping[str, Any]) -> list[str]:
     """Python for one process, torchrun for several."""
     processes, nodes = config["launch"]["processes"], config["launch"].get("nodes", 1)
     if nodes != 1:
@@ -128,7 +128,7 @@ def launcher(config: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "experiments.runs.torchrun", "--standalone", f"--nproc-per-node={processes}"]
 
 
-def environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str, str]:
+def worker_environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str, str]:
     """The worker's environment; thread variables must be set before torch is imported. `cores`: those it may use."""
     threads, processes = config["runtime"]["threads"], config["launch"]["processes"]
     if threads is None and (processes > 1 or cores is not None):
@@ -139,7 +139,7 @@ def environment(config: Mapping[str, Any], cores: int | None = None) -> dict[str
 
 
 @contextmanager
-def passing_on(process: subprocess.Popen) -> Iterator[threading.Event]:
+def forward_stop_signals(process: subprocess.Popen) -> Iterator[threading.Event]:
     """SIGTERM or SIGUSR1 to this process asks the worker to stop (torchrun passes on SIGTERM only); set once it was."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -150,11 +150,11 @@ def passing_on(process: subprocess.Popen) -> Iterator[threading.Event]:
         asked.set()
         process.send_signal(signal.SIGTERM)
 
-    before = [signal.signal(number, stop) for number in STOPS]
+    before = [signal.signal(number, stop) for number in STOP_SIGNALS]
     try:
         yield asked
     finally:
-        for number, handler in zip(STOPS, before, strict=True):
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
         if process.poll() is None:
             process.terminate()

@@ -7,11 +7,11 @@ from typing import Any
 from unified_lm.files import written_whole
 
 
-def write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
     """Refuses NaN: a reader of strict JSON must be able to open what we wrote."""
-    write(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

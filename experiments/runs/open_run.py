@@ -23,7 +23,7 @@ from unified_lm.training import checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuiltModel:
     """A decoder with its slots, and the format of its texts."""
 
     model: UnifiedLM
@@ -31,26 +31,26 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
+class OpenRun:
     """A finished run: its record, its parts, and its model with the trained weights (None where it is not ours)."""
 
     entry: dict[str, Any]
     experiment: Experiment
-    built: Built | None
+    built: BuiltModel | None
 
     @property
     def subject(self) -> Subject:
-        return subject(self.experiment, self.built, self.entry["digest"], self.entry["step"])
+        return build_subject(self.experiment, self.built, self.entry["digest"], self.entry["step"])
 
 
-def built(experiment: Experiment, start: Built | None = None) -> Built:
+def build_model(experiment: Experiment, start: BuiltModel | None = None) -> BuiltModel:
     """The model before training, its trainable parts chosen; `start`: the parent's model, whose weights it takes over.
 
     Slots of the parent are kept where both have equally many. Raises `ValueError` where the method cannot work on
     these parts.
     """
     method = experiment.method
-    loaded = experiment.backbone.load() if start is None else decoder_of(start)
+    loaded = experiment.backbone.load() if start is None else backbone_from_parent(start)
     form = Format(
         template=experiment.template,
         tokenizer=loaded.tokenizer,
@@ -77,10 +77,10 @@ def built(experiment: Experiment, start: Built | None = None) -> Built:
     if experiment.trains:
         method.check_format(form)
         experiment.trainable.apply(model)
-    return Built(model=model, form=form)
+    return BuiltModel(model=model, form=form)
 
 
-def decoder_of(start: Built) -> Loaded:
+def backbone_from_parent(start: BuiltModel) -> Loaded:
     """A parent's decoder as a backbone to start from, its adapters merged."""
     model = merge(start.model) if hasattr(start.model.backbone, "peft_config") else start.model
     for parameter in model.parameters():
@@ -88,12 +88,12 @@ def decoder_of(start: Built) -> Loaded:
     return Loaded(model=model.backbone, tokenizer=start.form.tokenizer)
 
 
-def opened(folder: Path) -> Opened:
+def open_run(folder: Path) -> OpenRun:
     """The model of a run directory: the backbone, each parent's training on it, then this run's.
 
     Raises `UsageError` for a folder without a record or whose training has not ended.
     """
-    entry = record.read(folder)
+    entry = record.read_record(folder)
     if entry is None:
         raise UsageError(f"{display_path(folder)} is no run directory: it has no record.json")
     if entry["digest"] is None:
@@ -103,18 +103,18 @@ def opened(folder: Path) -> Opened:
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     experiment = from_config(config, chained=entry["parent"] is not None)
     if not experiment.is_decoder:
-        return Opened(entry=entry, experiment=experiment, built=None)
-    made = built(experiment, parent_model(entry))
+        return OpenRun(entry=entry, experiment=experiment, built=None)
+    made = build_model(experiment, open_parent_model(entry))
     if experiment.trains:
-        restore(made.model, folder, entry)
-    return Opened(entry=entry, experiment=experiment, built=made)
+        load_trained_weights(made.model, folder, entry)
+    return OpenRun(entry=entry, experiment=experiment, built=made)
 
 
-def parent_model(entry: dict[str, Any]) -> Built | None:
-    return None if entry["parent"] is None else opened(runs_folder() / entry["parent"]).built
+def open_parent_model(entry: dict[str, Any]) -> BuiltModel | None:
+    return None if entry["parent"] is None else open_run(runs_folder() / entry["parent"]).built
 
 
-def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
+def load_trained_weights(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
     """Load the weights that the record of a run names into a model built alike.
 
     Raises `ValueError` where they are not there whole: no earlier checkpoint stands in for them.
@@ -128,16 +128,16 @@ def restore(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
     checkpoint.load_weights(saved, model)
 
 
-def subjects(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> list[Subject]:
+def build_subjects(experiment: Experiment, made: BuiltModel | None, digest: str, step: int | None) -> list[Subject]:
     """What is scored: the model, and for each further read-out of `scoring.readouts` its vectors by that one alone."""
-    first = subject(experiment, made, digest, step)
+    first = build_subject(experiment, made, digest, step)
     if made is None or not isinstance(first.embedder, Encoder):
         return [first]
     more = [name for name in experiment.scoring.readouts if name != first.embedder.readout]
     return [first, *(replace(first, embedder=replace(first.embedder, readout=name), generator=None) for name in more)]
 
 
-def subject(experiment: Experiment, made: Built | None, digest: str, step: int | None) -> Subject:
+def build_subject(experiment: Experiment, made: BuiltModel | None, digest: str, step: int | None) -> Subject:
     """What is scored: ours by its method's read-out, others' as they come. `digest` names the weights."""
     name = experiment.name
     if made is None:

@@ -12,7 +12,7 @@ LOG_SECONDS = 15.0
 PROGRESS = re.compile(r"\S.* \d+/\d+ \|.*|\S[^|]*: +\d+%\|.*|score .*")  # a line of `bar`, of tqdm's own, of `scoring`
 
 
-def bar(total: int, label: str, *, done: int = 0) -> tqdm:
+def progress_bar(total: int, label: str, *, done: int = 0) -> tqdm:
     """A bar on stderr that redraws twice a second on a terminal and prints a line every 15 seconds elsewhere."""
     terminal = sys.stderr.isatty()
     return tqdm(
@@ -27,9 +27,9 @@ def bar(total: int, label: str, *, done: int = 0) -> tqdm:
     )
 
 
-def training(steps: int) -> tuple[tqdm, Callable[[Mapping[str, Any]], None]]:
+def training_progress(steps: int) -> tuple[tqdm, Callable[[Mapping[str, Any]], None]]:
     """A bar of training steps, and the function that shows a logged row on it: loss and tokens a second."""
-    shown = bar(steps, "train")
+    shown = progress_bar(steps, "train")
 
     def advance(row: Mapping[str, Any]) -> None:
         shown.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
@@ -38,7 +38,7 @@ def training(steps: int) -> tuple[tqdm, Callable[[Mapping[str, Any]], None]]:
     return shown, advance
 
 
-def scoring(suite: str) -> Callable[[str, int, int], None]:
+def scoring_progress(suite: str) -> Callable[[str, int, int], None]:
     """What a suite calls when task i of n begins."""
 
     def begin(task: str, number: int, count: int) -> None:
@@ -47,14 +47,14 @@ def scoring(suite: str) -> Callable[[str, int, int], None]:
     return begin
 
 
-class Follower:
+class LogFollower:
     """How far a worker is, by the log that its bars go to. What the log holds already is not news."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
         self.read = log.stat().st_size if log.exists() else 0
 
-    def news(self) -> str | None:
+    def latest_progress(self) -> str | None:
         """The last line of progress since the last call."""
         with self.log.open("rb") as file:
             file.seek(self.read)

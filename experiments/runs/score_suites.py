@@ -19,7 +19,7 @@ from evals.score_store import Store
 from experiments.config.build import Experiment
 from experiments.config.errors import first_line
 from experiments.runs import progress, record
-from experiments.runs.open_run import Built, restore, subjects
+from experiments.runs.open_run import BuiltModel, build_subjects, load_trained_weights
 from experiments.runs.wandb_mirror import Tracker
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks
@@ -27,22 +27,22 @@ from unified_lm.training.distributed import Ranks
 log = logging.getLogger("experiments")
 
 
-def score(
-    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path, mirror: Tracker
+def score_suites(
+    experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path, mirror: Tracker
 ) -> dict[str, Any]:
     """Rank 0: score the suites that are asked for and not there yet, writing after each.
 
     Raises `ValueError` naming the tasks that could not be read, when all others are scored and written down.
     """
-    wanted = record.asked(entry["config"], entry["digest"])
+    wanted = record.suite_keys(entry["config"], entry["digest"])
     problems: list[str] = []
-    for name, suite in unscored(experiment, entry):
+    for name, suite in list_unscored_suites(experiment, entry):
         began = time.monotonic()
         scores: list[Score] = []
         unread: dict[str, str] = {}
-        for subject in scored(experiment, made, entry, folder):
+        for subject in iterate_subjects(experiment, made, entry, folder):
             try:
-                scores += together(suite, subject, folder / "scores", progress.scoring(name))
+                scores += score_suite_with_ranks(suite, subject, folder / "scores", progress.scoring_progress(name))
             except Unscored as error:
                 scores += error.scores
                 unread |= error.problems
@@ -50,46 +50,50 @@ def score(
         rows = [one.to_dict() for one in scores]
         done = "" if unread else wanted[name]  # "": asked again
         skipped = Store(folder=folder / "scores", suite=suite.name).skipped() | unread
-        entry = record.change(folder, **record.with_scores(entry, name, done, rows, skipped))
-        mirror.scores(rows)
+        entry = record.change_record(folder, **record.replace_suite_scores(entry, name, done, rows, skipped))
+        mirror.log_scores(rows)
         print(f"score {name}: {len(rows)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if problems:
         raise ValueError("; ".join(dict.fromkeys(problems)))
     return entry
 
 
-def help_score(experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path) -> None:
+def help_score_suites(experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path) -> None:
     """Any other rank: score what no other rank is at work on."""
-    for name, suite in unscored(experiment, entry):
-        for subject in scored(experiment, made, entry, folder):
-            share(suite, subject, folder / "scores", progress.scoring(f"{name} (rank {Ranks.current().rank})"))
+    for name, suite in list_unscored_suites(experiment, entry):
+        for subject in iterate_subjects(experiment, made, entry, folder):
+            score_free_tasks(
+                suite, subject, folder / "scores", progress.scoring_progress(f"{name} (rank {Ranks.current().rank})")
+            )
 
 
-def unscored(experiment: Experiment, entry: dict[str, Any]) -> list[tuple[str, Suite]]:
-    wanted = record.asked(entry["config"], entry["digest"])
+def list_unscored_suites(experiment: Experiment, entry: dict[str, Any]) -> list[tuple[str, Suite]]:
+    wanted = record.suite_keys(entry["config"], entry["digest"])
     return [(name, suite) for name, suite in experiment.evals.items() if entry["suites"].get(name) != wanted[name]]
 
 
-def scored(experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path) -> Iterator[Subject]:
+def iterate_subjects(
+    experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path
+) -> Iterator[Subject]:
     """Every subject of a run: by each checkpoint along the way that is asked for, then by the last."""
-    for digest, step in weights_of(experiment, made, entry, folder):
-        yield from subjects(experiment, made, digest, step)
+    for digest, step in iterate_weights(experiment, made, entry, folder):
+        yield from build_subjects(experiment, made, digest, step)
 
 
-def together(suite: Suite, subject: Subject, folder: Path, told: Progress) -> list[Score]:
+def score_suite_with_ranks(suite: Suite, subject: Subject, folder: Path, told: Progress) -> list[Score]:
     """The scores of a suite, its tasks shared with the other ranks where there are any."""
     if Ranks.current().size == 1:
         return suite.score(subject, folder=folder, progress=told)
-    share(suite, subject, folder, told)
-    for lock, _ in claims(suite, subject, folder):
+    score_free_tasks(suite, subject, folder, told)
+    for lock, _ in iterate_task_locks(suite, subject, folder):
         with lock:
             pass
     return suite.score(subject, folder=folder)
 
 
-def share(suite: Suite, subject: Subject, folder: Path, told: Progress) -> None:
+def score_free_tasks(suite: Suite, subject: Subject, folder: Path, told: Progress) -> None:
     """Score the parts of a suite that no other rank is at work on. What goes wrong, rank 0 meets again in the end."""
-    parts = list(claims(suite, subject, folder))
+    parts = list(iterate_task_locks(suite, subject, folder))
     for number, (lock, part) in enumerate(parts, start=1):
         try:
             with lock.acquire(timeout=0):
@@ -100,7 +104,7 @@ def share(suite: Suite, subject: Subject, folder: Path, told: Progress) -> None:
             log.warning("%s: %s", part.tasks, first_line(str(error)))
 
 
-def claims(suite: Suite, subject: Subject, folder: Path) -> Iterator[tuple[FileLock, Suite]]:
+def iterate_task_locks(suite: Suite, subject: Subject, folder: Path) -> Iterator[tuple[FileLock, Suite]]:
     """The parts of a suite, each with the lock that a rank holds while it works on it; a dead rank holds none."""
     model = subject.embedder or subject.generator or subject.search
     for part in suite.parts():
@@ -109,8 +113,8 @@ def claims(suite: Suite, subject: Subject, folder: Path) -> Iterator[tuple[FileL
         yield FileLock(folder / ".claims" / name), part
 
 
-def weights_of(
-    experiment: Experiment, made: Built | None, entry: dict[str, Any], folder: Path
+def iterate_weights(
+    experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path
 ) -> Iterator[tuple[str, int | None]]:
     """Digest and step of the weights in the model: each checkpoint along the way that is asked for, then the last."""
     along = [step for step in experiment.scoring.steps if step != entry["step"]] if experiment.trains else []
@@ -119,5 +123,5 @@ def weights_of(
         checkpoint.load_weights(saved, made.model)
         yield saved.digest, step
     if along:
-        restore(made.model, folder, entry)
+        load_trained_weights(made.model, folder, entry)
     yield entry["digest"], entry["step"]

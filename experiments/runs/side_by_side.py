@@ -14,35 +14,45 @@ from experiments.config.errors import USAGE, UsageError, first_line
 from experiments.config.identity import Run
 from experiments.config.paths import display_path
 from experiments.runs import record
-from experiments.runs.execute import STOPS, begun, ended, environment, worker
-from experiments.runs.progress import Follower
+from experiments.runs.execute import (
+    STOP_SIGNALS,
+    begin_unfinished_run,
+    record_worker_end,
+    worker_command,
+    worker_environment,
+)
+from experiments.runs.progress import LogFollower
 from unified_lm.training.watchdog import REQUEUE
 
 SECONDS = 0.2  # between two looks at the workers
-ASKING = (*STOPS, signal.SIGINT, signal.SIGHUP)  # workers have sessions of their own, so that we pass all of these on
+ASKING = (
+    *STOP_SIGNALS,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # workers have sessions of their own, so that we pass all of these on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MachineShare:
     """Where a run may work: how many cores (None: the environment says it) and which GPUs (None: all)."""
 
     cores: int | None
     gpus: str | None
 
     def environment(self, run: Run) -> dict[str, str]:
-        mine = environment(run.config, self.cores)
+        mine = worker_environment(run.config, self.cores)
         return mine if self.gpus is None else mine | {"CUDA_VISIBLE_DEVICES": self.gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class WorkerJob:
     """A run at work; `hold` keeps other commands off it, `log` tells how far it is."""
 
     run: Run
-    place: Place
+    place: MachineShare
     process: subprocess.Popen
     hold: ExitStack
-    log: Follower
+    log: LogFollower
     began: float
 
 
@@ -54,12 +64,12 @@ class Crew:
     """
 
     def __init__(self, runs: Sequence[Run], jobs: int) -> None:
-        self.waiting = stages(runs)
+        self.waiting = list_stages(runs)
         self.labels = {
             id(run): f"[{i}/{len(self.waiting)}] {run.run_id}" for i, run in enumerate(self.waiting, start=1)
         }
-        self.free = places(self.waiting, jobs)
-        self.working: list[Job] = []
+        self.free = divide_machine(self.waiting, jobs)
+        self.working: list[WorkerJob] = []
         self.codes: dict[str, int] = {}  # run id -> exit code
         self.ends: dict[tuple[str, str], int] = {}  # the same of each thing asked of a run: its training, its scores
         self.asked: int | None = None  # the signal that asked for an end
@@ -87,14 +97,14 @@ class Crew:
         """Tell how far the workers are, and take note of those that ended."""
         over = [job for job in self.working if job.process.poll() is not None]
         for job in self.working:
-            if (line := job.log.news()) is not None:
+            if (line := job.log.latest_progress()) is not None:
                 print(f"{self.labels[id(job.run)]}: {line}", flush=True)
         for job in over:
-            code, _ = ended(job.run.folder, job.process.returncode, asked=self.asked is not None)
+            code, _ = record_worker_end(job.run.folder, job.process.returncode, asked=self.asked is not None)
             job.hold.close()
             self.working.remove(job)
             self.free.append(job.place)
-            error = first_line((record.read(job.run.folder) or {}).get("error") or f"exit code {code}")
+            error = first_line((record.read_record(job.run.folder) or {}).get("error") or f"exit code {code}")
             words = {0: "done", REQUEUE: "stopped"}.get(code, f"failed ({error})")
             self.note(job.run, code, f"{words} after {time.monotonic() - job.began:.0f} s")
 
@@ -119,8 +129,8 @@ class Crew:
     def begin(self, run: Run) -> None:
         hold = ExitStack()
         try:
-            hold.enter_context(record.held(run.folder, wait=False))
-            left = begun(run)
+            hold.enter_context(record.lock_run(run.folder, wait=False))
+            left = begin_unfinished_run(run)
         except Timeout:  # it is looked at again
             if run.run_id not in self.elsewhere:
                 self.elsewhere.add(run.run_id)
@@ -135,17 +145,19 @@ class Crew:
             hold.close()
             return self.note(run, 0, "already there")
         place = self.free.pop(0)
-        told = Follower(run.folder / "worker.log")
+        told = LogFollower(run.folder / "worker.log")
         with told.log.open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                worker(run.folder, run.config),
+                worker_command(run.folder, run.config),
                 env=place.environment(run),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self.working.append(Job(run=run, place=place, process=process, hold=hold, log=told, began=time.monotonic()))
+        self.working.append(
+            WorkerJob(run=run, place=place, process=process, hold=hold, log=told, began=time.monotonic())
+        )
         print(f"{self.labels[id(run)]} started, see {display_path(told.log)}", flush=True)
 
     def note(self, run: Run, code: int, words: str) -> None:
@@ -172,24 +184,24 @@ class Crew:
                 signal.signal(number, handler)
 
 
-def stages(runs: Sequence[Run]) -> list[Run]:
+def list_stages(runs: Sequence[Run]) -> list[Run]:
     """Runs and all that they start from or learn from, each once, the older before the younger."""
     found: dict[tuple[str, str], Run] = {}
     for run in runs:
-        older = stages([one for one in (run.parent, run.teacher) if one is not None])
+        older = list_stages([one for one in (run.parent, run.teacher) if one is not None])
         for one in (*older, run):
             found.setdefault((one.run_id, one.request_digest), one)
     return list(found.values())
 
 
-def places(runs: Sequence[Run], jobs: int) -> list[Place]:
+def divide_machine(runs: Sequence[Run], jobs: int) -> list[MachineShare]:
     """Equal shares of the machine. Threads that the environment already limits are left as they are.
 
     Raises `UsageError` where runs would have to share a GPU.
     """
-    cores = None if "OMP_NUM_THREADS" in os.environ else max(1, available() // jobs)
-    if not any(on_gpu(run) for run in runs):
-        return [Place(cores=cores, gpus=None)] * jobs
+    cores = None if "OMP_NUM_THREADS" in os.environ else max(1, count_cores() // jobs)
+    if not any(uses_gpu(run) for run in runs):
+        return [MachineShare(cores=cores, gpus=None)] * jobs
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
@@ -200,10 +212,10 @@ def places(runs: Sequence[Run], jobs: int) -> list[Place]:
             f"jobs={jobs} runs at once need {jobs * each} GPUs, one for each of their processes, and there are "
             f"{len(gpus)}: use jobs={max(1, len(gpus) // each)}, or runtime.device=cpu"
         )
-    return [Place(cores=cores, gpus=",".join(gpus[i * each : (i + 1) * each])) for i in range(jobs)]
+    return [MachineShare(cores=cores, gpus=",".join(gpus[i * each : (i + 1) * each])) for i in range(jobs)]
 
 
-def on_gpu(run: Run) -> bool:
+def uses_gpu(run: Run) -> bool:
     """Whether a run works on a GPU of this machine."""
     if run.config["runtime"]["device"] == "cpu":
         return False
@@ -212,6 +224,6 @@ def on_gpu(run: Run) -> bool:
     return torch.cuda.is_available()
 
 
-def available() -> int:
+def count_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -23,17 +23,17 @@ from experiments.config.errors import UsageError, first_line
 from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.identity import identify
 from experiments.config.paths import CONF, display_path, outputs_folder
-from experiments.runs.execute import ensure, require_device
+from experiments.runs.execute import ensure_run, require_device
 
 JOBS = "jobs.jsonl"
 
 
-def sweep(overrides: Sequence[str]) -> int:
+def run_sweep(overrides: Sequence[str]) -> int:
     """Run every combination; returns 0 only if all of them succeeded.
 
     Raises `UsageError` before any work where a combination does not compose.
     """
-    for combination in combinations(overrides):
+    for combination in list_combinations(overrides):
         asked = compose(combination)
         require_device(asked)
         identify(asked)
@@ -43,11 +43,11 @@ def sweep(overrides: Sequence[str]) -> int:
     place = QuotedString(text=str(folder), quote=Quote.single).with_quotes()
     sys.argv = ["experiments.run", "-m", *overrides, f"hydra.sweep.dir={place}", "hydra.sweep.subdir=."]
     with contextlib.suppress(SystemExit):  # Hydra ends the process where a launcher itself fails; it has said why
-        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(job)()
-    return summary(folder)
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
+    return print_summary(folder)
 
 
-def combinations(overrides: Sequence[str]) -> list[list[str]]:
+def list_combinations(overrides: Sequence[str]) -> list[list[str]]:
     """The command line of each job of Hydra's own sweeper; empty where another sweeper draws them as it goes."""
     loader = ConfigLoaderImpl(config_search_path=create_config_search_path(str(CONF)))
     try:
@@ -63,7 +63,7 @@ def combinations(overrides: Sequence[str]) -> list[list[str]]:
     return jobs
 
 
-def job(config: DictConfig) -> int:
+def run_job(config: DictConfig) -> int:
     """One job, in whatever process the launcher chose. It never raises: the others must go on."""
     hydra_config = HydraConfig.get()
     overrides = list(hydra_config.overrides.task)
@@ -71,7 +71,7 @@ def job(config: DictConfig) -> int:
     try:
         run = identify(compose(overrides))
         outcome["run_id"] = run.run_id
-        outcome["code"] = ensure(run)
+        outcome["code"] = ensure_run(run)
     except UsageError as error:
         outcome |= {"code": 2, "said": str(error)}
         print(f"error: {error}", file=sys.stderr)
@@ -83,7 +83,7 @@ def job(config: DictConfig) -> int:
     return outcome["code"]
 
 
-def summary(folder: Path) -> int:
+def print_summary(folder: Path) -> int:
     """Print how the jobs ended."""
     path = folder / JOBS
     jobs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.config.paths import runs_folder
-from experiments.runs.open_run import opened
+from experiments.runs.open_run import open_run
 from unified_lm.data.model_made import write_teacher_vectors
 from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import Method
 
 
-def taught(method: Method, teacher: str | None, rows: Iterable[TrainingRow], folder: Path) -> Method:
+def add_teacher_vectors(method: Method, teacher: str | None, rows: Iterable[TrainingRow], folder: Path) -> Method:
     """The method with the vectors of all answers in `rows`, kept under `folder`; as it is where it has no teacher.
 
     The teacher is a finished run; its vectors are not normalised. What a stopped run made of them is not made again.
@@ -21,7 +21,7 @@ def taught(method: Method, teacher: str | None, rows: Iterable[TrainingRow], fol
         return method
     if not method.reads_teacher:
         raise ValueError(f"teacher={teacher}: method {type(method).__name__} reads none; leave it out")
-    encoder = replace(opened(runs_folder() / teacher).subject.embedder, similarity="dot")
+    encoder = replace(open_run(runs_folder() / teacher).subject.embedder, similarity="dot")
     answers = [
         answer
         for row in rows

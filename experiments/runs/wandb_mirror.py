@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from experiments.config.errors import first_line
 from experiments.config.paths import outputs_folder
-from experiments.runs.provenance import versions
+from experiments.runs.provenance import package_versions
 
 AXES = ("method", "backbone", "attention", "trainable")
 HOST = "api.wandb.ai"
@@ -26,12 +26,12 @@ class Tracker(Protocol):
 
     def log(self, row: Mapping[str, Any]) -> None: ...
 
-    def scores(self, scores: Iterable[Mapping[str, Any]]) -> None: ...
+    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None: ...
 
     def finish(self, *, failed: bool) -> None: ...
 
 
-class Off:
+class NoTracker:
     """No mirror."""
 
     id = None
@@ -39,14 +39,14 @@ class Off:
     def log(self, row: Mapping[str, Any]) -> None:
         return
 
-    def scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
+    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
         return
 
     def finish(self, *, failed: bool) -> None:
         return
 
 
-class Mirror:
+class WandbTracker:
     """One W&B run of one experiment, with our own step numbers.
 
     A resumed run keeps its id and replays what was logged before, so that a later upload that replaces an earlier one
@@ -64,7 +64,7 @@ class Mirror:
         told = {key: value for key, value in row.items() if key != "step" and value is not None}
         self.attempt(lambda: self.run.log(told, step=row["step"]))
 
-    def scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
+    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
         for score in scores:
             name = "/".join(part for part in (score["suite"], score["task"], score["subset"], score["metric"]) if part)
             place = f"{name}/{score['readout']}" if score["readout"] else name
@@ -83,7 +83,7 @@ class Mirror:
             print(f"W&B mirrors no further: {first_line(str(error))}; {TRUTH}", file=sys.stderr)
 
 
-def has_key() -> bool:
+def has_api_key() -> bool:
     """Whether W&B could log in without asking."""
     if os.environ.get("WANDB_API_KEY"):
         return True
@@ -93,20 +93,20 @@ def has_key() -> bool:
         return False
 
 
-def mode(asked: str) -> str:
+def choose_wandb_mode(asked: str) -> str:
     """`asked`, with auto resolved: WANDB_MODE where it is set, else online with a key and offline without one."""
     if asked not in MODES:
         raise ValueError(f"logging.wandb={asked} is unknown; use one of {', '.join(MODES)}")
     if asked != "auto":
         return asked
-    return os.environ.get("WANDB_MODE") or ("online" if has_key() else "offline")
+    return os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")
 
 
-def tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str, Any]]) -> Tracker:
+def start_tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str, Any]]) -> Tracker:
     """The mirror of a run. Never asks and never waits for a network: what cannot be reached online goes offline."""
-    wanted = mode(record["config"]["logging"]["wandb"])
-    if wanted == "disabled" or "wandb" not in versions(("wandb",)):
-        return Off()
+    wanted = choose_wandb_mode(record["config"]["logging"]["wandb"])
+    if wanted == "disabled" or "wandb" not in package_versions(("wandb",)):
+        return NoTracker()
     for name in OWN_FOLDERS:
         os.environ.setdefault(name, str(outputs_folder() / "wandb"))
     import wandb
@@ -114,15 +114,15 @@ def tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str,
     past = list(past)
     for attempt in dict.fromkeys((wanted, "offline")):
         try:
-            return Mirror(start(wandb, record, folder, attempt), past)
+            return WandbTracker(init_wandb(wandb, record, folder, attempt), past)
         except Exception as error:  # wandb's errors have no common class
             print(f"W&B cannot run {attempt}: {first_line(str(error))}; {TRUTH}", file=sys.stderr)
             with contextlib.suppress(Exception):
                 wandb.teardown()  # or the run that could not start still holds its id
-    return Off()
+    return NoTracker()
 
 
-def start(wandb: Any, record: Mapping[str, Any], folder: Path, mode: str) -> Any:
+def init_wandb(wandb: Any, record: Mapping[str, Any], folder: Path, mode: str) -> Any:
     logging = record["config"]["logging"]
     return wandb.init(
         project=logging["project"],

@@ -24,4 +24,4 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(folder: Path, config: Mapping[str, Any]) -> int:
         return worker.main(folder)
 
-    monkeypatch.setattr(execute, "work", work)
+    monkeypatch.setattr(execute, "run_worker", work)

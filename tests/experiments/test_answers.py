@@ -16,8 +16,8 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.config.paths import ROOT
 from experiments.runs import record
-from experiments.runs.execute import ensure
-from experiments.runs.open_run import opened
+from experiments.runs.execute import ensure_run
+from experiments.runs.open_run import open_run
 
 ASKED = ["data=tiny", "scale=tiny", "template=chatml", "part=1"]
 
@@ -52,8 +52,8 @@ def test_the_backbone_answers_as_it_would_if_it_were_asked_and_a_run_trains_on_w
     assert answers.main([f"output={folder}", *ASKED, "max_new_tokens=8"]) == 0
     found = dict((turns[0]["content"], turns[1]["content"]) for turns in said(folder / "rows.jsonl"))
     base = identify(compose(["method=none", "scale=tiny", "template=chatml", "name=base"]))
-    assert ensure(base) == 0
-    generator = opened(base.folder).subject.generator
+    assert ensure_run(base) == 0
+    generator = open_run(base.folder).subject.generator
     form = generator.format
     query = next(iter(found))
     ids = form.tokenizer.encode(f"<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n")
@@ -63,8 +63,8 @@ def test_the_backbone_answers_as_it_would_if_it_were_asked_and_a_run_trains_on_w
     path = f"data.streams.generative.sources.answers.path={folder / 'rows.jsonl'}"
     assert path in capsys.readouterr().out
     run = identify(compose(["experiment=t1_llm2vec_gen", "scale=tiny", "data=answers", path, "logging.wandb=disabled"]))
-    assert ensure(run) == 0
-    assert record.read(run.folder)["status"] == "finished"
+    assert ensure_run(run) == 0
+    assert record.read_record(run.folder)["status"] == "finished"
 
 
 def test_a_folder_of_another_models_answers_is_refused_by_what_differs(tmp_path: Path) -> None:

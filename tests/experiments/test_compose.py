@@ -16,7 +16,7 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.paths import ROOT
 from experiments.config.schema import SECTION_CLASSES, class_fields
-from experiments.runs.execute import launcher
+from experiments.runs.execute import launch_command
 
 WRONG = {
     "optim.learing_rate=1": "did you mean optim.learning_rate",
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
 
 def test_a_job_of_no_processes_is_refused() -> None:
     with pytest.raises(UsageError, match=r"launch\.processes=0"):
-        launcher(compose(["launch.processes=0"]).resolved)
+        launch_command(compose(["launch.processes=0"]).resolved)
 
 
 def test_values_with_spaces_and_quotes_survive() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from experiments import doctor
-from experiments.runs.flash import Machine, remedy
+from experiments.runs.flash_attn_remedy import TorchBuild, suggest_flash_remedy
 from unified_lm.attention import kernels
 
-HOPPER = Machine(torch="2.13.0+cu130", cuda="13.0", abi=True, capability=(9, 0))
+HOPPER = TorchBuild(torch="2.13.0+cu130", cuda="13.0", abi=True, capability=(9, 0))
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ HOPPER = Machine(torch="2.13.0+cu130", cuda="13.0", abi=True, capability=(9, 0))
     ],
 )
 def test_each_failure_of_flash_attn_has_its_remedy(said, found):
-    assert found in remedy(said, HOPPER)
-    assert "kernel=sdpa" in remedy(said, dataclasses.replace(HOPPER, capability=(7, 5)))
-    assert HOPPER.wheel == "+cu13torch2.13cxx11abiTRUE"
+    assert found in suggest_flash_remedy(said, HOPPER)
+    assert "kernel=sdpa" in suggest_flash_remedy(said, dataclasses.replace(HOPPER, capability=(7, 5)))
+    assert HOPPER.wheel_name == "+cu13torch2.13cxx11abiTRUE"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU is told")

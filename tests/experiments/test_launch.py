@@ -15,7 +15,7 @@ from experiments.config.compose import compose
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
 from experiments.runs import record
-from experiments.runs.execute import ensure
+from experiments.runs.execute import ensure_run
 from tests.models import apart
 
 JOB = [
@@ -51,8 +51,8 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
     here: None, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = identify(compose(job))
-    assert ensure(run) == 0
-    entry = record.read(run.folder)
+    assert ensure_run(run) == 0
+    entry = record.read_record(run.folder)
     alone = weights(run)
     for launch in ("local_2", "fsdp_2"):
         folder, arguments = tmp_path / launch, [*job, f"launch={launch}"]
@@ -68,13 +68,13 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
             said = [line for line in process.communicate()[1].splitlines() if line and not line.startswith("train ")]
             assert process.returncode == 75
             assert said == [f"stopped: {run.run_id}: the same command continues it"]
-            assert record.read(several.folder)["status"] == "stopped"
+            assert record.read_record(several.folder)["status"] == "stopped"
             process = started(arguments, folder)
         process.communicate()
         assert process.returncode == 0
-        found = record.read(several.folder)
+        found = record.read_record(several.folder)
         assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
-        assert [row["step"] for row in record.history(several.folder)] == list(range(1, 41))
+        assert [row["step"] for row in record.read_metrics(several.folder)] == list(range(1, 41))
         assert apart(weights(several), alone) <= 1e-5
         values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)

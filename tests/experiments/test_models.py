@@ -11,8 +11,8 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.runs import record
-from experiments.runs.execute import ensure
-from experiments.runs.open_run import built, opened
+from experiments.runs.execute import ensure_run
+from experiments.runs.open_run import build_model, open_run
 
 TEXTS = ("what is water", "bread is food", "a list has elements")
 QUIET = ["scale=tiny", "logging.wandb=disabled"]
@@ -21,7 +21,7 @@ QUIET = ["scale=tiny", "logging.wandb=disabled"]
 @pytest.fixture
 def made(here: None) -> Run:
     run = identify(compose(["experiment=t15_contrastive", *QUIET]))
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     return run
 
 
@@ -38,13 +38,13 @@ def test_encode_writes_one_vector_a_line_the_runs_own(made: Run, texts: Path, tm
     assert encode.main([f"model={made.run_id}", f"input={texts}", f"output={output}", f"side={side}"]) == 0
     vectors = np.load(output)
     assert vectors.dtype == np.float32
-    assert np.array_equal(vectors, opened(made.folder).subject.embedder.encode(list(TEXTS), side=side))
+    assert np.array_equal(vectors, open_run(made.folder).subject.embedder.encode(list(TEXTS), side=side))
 
 
 def test_only_a_line_feed_ends_a_text(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_bytes("one\u2028still one\x0c, and still\r\ntwo\n".encode())
-    assert encode.lines(path) == ["one\u2028still one\x0c, and still", "two"]
+    assert encode.read_texts(path) == ["one\u2028still one\x0c, and still", "two"]
 
 
 def test_encode_names_the_line_without_text(made: Run, texts: Path, tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_encode_names_the_line_without_text(made: Run, texts: Path, tmp_path: Pa
 
 def test_a_model_that_is_nowhere_is_told_with_the_nearest_run(made: Run) -> None:
     with pytest.raises(UsageError, match=f"did you mean {made.run_id}"):
-        encode.embedder(made.run_id[:-1], [])
+        encode.find_embedder(made.run_id[:-1], [])
 
 
 def test_a_run_that_did_not_end_is_not_encoded(made: Run) -> None:
-    record.change(made.folder, digest=None, status="failed")
+    record.change_record(made.folder, digest=None, status="failed")
     with pytest.raises(UsageError, match="not been trained to its end"):
-        opened(made.folder)
+        open_run(made.folder)
 
 
 def test_weights_that_are_damaged_are_told_in_one_line(made: Run, texts: Path, tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_tilde_is_the_users_home(made: Run, texts: Path, tmp_path: Path, monke
 
 def test_slots_come_back_with_a_frozen_backbone(here: None) -> None:
     run = identify(compose(["experiment=t15_ulme", "trainable=slots", *QUIET]))
-    assert ensure(run) == 0
-    trained = opened(run.folder)
-    fresh = built(trained.experiment)
+    assert ensure_run(run) == 0
+    trained = open_run(run.folder)
+    fresh = build_model(trained.experiment)
     assert trained.entry["trainable"]["parameters_learning"] == trained.built.model.slots.vectors.numel()
     assert not bool((trained.built.model.slots.vectors == fresh.model.slots.vectors).any())
     weights = dict(fresh.model.backbone.named_parameters())
@@ -116,18 +116,18 @@ def test_a_finished_run_is_scored_with_another_suite_and_keeps_its_weights(
 ) -> None:
     from experiments.runs import execute
 
-    monkeypatch.setattr(score, "work", execute.work)
-    before = record.read(made.folder)
+    monkeypatch.setattr(score, "run_worker", execute.run_worker)
+    before = record.read_record(made.folder)
     folder = beir(tmp_path / "six")
     arguments = [f"model={made.run_id}", "evals=[local_beir]", f"evals.local_beir.folder={folder}"]
     assert score.main(arguments) == 0
-    after = record.read(made.folder)
+    after = record.read_record(made.folder)
     assert after["digest"] == before["digest"]
     assert {one["suite"] for one in after["scores"]} == {"local_beir"}
     assert "ndcg_at_10" in capsys.readouterr().out
     assert score.main(arguments) == 0
     assert "already there" in capsys.readouterr().out
-    assert ensure(made) == 0
+    assert ensure_run(made) == 0
 
 
 def test_export_gives_a_folder_with_the_same_vectors_and_the_same_decoder(made: Run, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_export_gives_a_folder_with_the_same_vectors_and_the_same_decoder(made: 
 
     target = tmp_path / "exported"
     assert export.main([f"run={made.run_id}", f"to={target}"]) == 0
-    found = opened(made.folder)
+    found = open_run(made.folder)
     found.built.model.autocast = None
     theirs = SentenceTransformer(str(target), local_files_only=True, device="cpu")
     ours = found.subject.embedder.encode(list(TEXTS), side="query")
@@ -154,7 +154,7 @@ def test_export_says_what_sentence_transformers_cannot_express(
     here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = identify(compose(["experiment=t15_ulme", *QUIET]))
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert export.main([f"run={run.run_id}", f"to={tmp_path / 'exported'}"]) == 1
     said = capsys.readouterr().err
     assert "slots" in said

@@ -45,19 +45,19 @@ def git(folder: Path, *arguments: str) -> None:
 def committed(folder: Path) -> str:
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "a change", "--allow-empty")
-    return provenance.git()["commit"]
+    return provenance.read_commit()["commit"]
 
 
 def test_a_commit_has_the_digest_of_the_code_that_it_holds(project: Path) -> None:
     commit = committed(project)
-    assert provenance.code_of(commit) == provenance.code()
-    assert provenance.maker() | {"versions": {}} == {
+    assert provenance.code_digest_of_commit(commit) == provenance.code_digest()
+    assert provenance.current_code_version() | {"versions": {}} == {
         "commit": commit,
         "dirty": False,
-        "code": provenance.code(),
+        "code": provenance.code_digest(),
         "versions": {},
     }
-    assert provenance.code_of("0" * 40) is None
+    assert provenance.code_digest_of_commit("0" * 40) is None
 
 
 def test_words_about_the_code_leave_its_digest(project: Path) -> None:
@@ -67,19 +67,21 @@ def test_words_about_the_code_leave_its_digest(project: Path) -> None:
     (project / "unified_lm" / "a.py").write_text(SAME)
     after = committed(project)
     assert before != after
-    assert provenance.code_of(before) == provenance.code_of(after) == provenance.code()
+    assert (
+        provenance.code_digest_of_commit(before) == provenance.code_digest_of_commit(after) == provenance.code_digest()
+    )
 
 
 @pytest.mark.parametrize("name", ["unified_lm/a.py", "evals/table.yaml", "experiments/config/build.py", "evals/new.py"])
 def test_what_a_number_passes_through_changes_the_digest(project: Path, name: str) -> None:
-    before = provenance.code()
+    before = provenance.code_digest()
     (project / name).write_text(SOURCE.replace("2", "3"))
-    assert provenance.code() != before
+    assert provenance.code_digest() != before
 
 
 def test_outside_a_checkout_the_code_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert provenance.git() is None
-    assert provenance.maker()["commit"] is None
-    assert provenance.maker()["code"]
+    assert provenance.read_commit() is None
+    assert provenance.current_code_version()["commit"] is None
+    assert provenance.current_code_version()["code"]

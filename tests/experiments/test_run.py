@@ -16,7 +16,7 @@ from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
 from experiments.run import main
 from experiments.runs import record
-from experiments.runs.execute import ensure
+from experiments.runs.execute import ensure_run
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
@@ -26,7 +26,7 @@ def a_run(*more: str) -> Run:
 
 
 def entry_of(run: Run) -> dict:
-    entry = record.read(run.folder)
+    entry = record.read_record(run.folder)
     assert entry is not None
     return entry
 
@@ -48,7 +48,7 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
     assert entry["corpus_fingerprints"]
     assert {stream["rows_seen"] for stream in entry["streams"].values()} == {12}
     assert entry["trainable"]["slots"] == 4
-    rows = record.history(run.folder)
+    rows = record.read_metrics(run.folder)
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert {"loss", "lr", "grad_norm", "tokens_per_s", "padding_factor"} <= set(rows[0])
     assert list((run.folder / "checkpoint").rglob("model.safetensors"))
@@ -56,25 +56,25 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
 
 def test_a_record_names_every_version_that_had_a_part_in_it_once(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run()
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     (first,) = entry_of(run)["makers"]
     assert first["code"] and first["versions"]["torch"]
-    record.change(run.folder, status="trained")
-    assert ensure(run) == 0
+    record.change_record(run.folder, status="trained")
+    assert ensure_run(run) == 0
     assert entry_of(run)["makers"] == [first]
     later = first | {"code": "another"}
-    monkeypatch.setattr("experiments.runs.worker.maker", lambda: later)
-    record.change(run.folder, status="trained")
-    assert ensure(run) == 0
+    monkeypatch.setattr("experiments.runs.worker.current_code_version", lambda: later)
+    record.change_record(run.folder, status="trained")
+    assert ensure_run(run) == 0
     assert entry_of(run)["makers"] == [first, later]
 
 
 def test_doing_it_again_does_nothing(here: None, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run()
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.safetensors")}
     metrics = (run.folder / "metrics.jsonl").read_bytes()
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert "already there" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.safetensors")} == before
     assert (run.folder / "metrics.jsonl").read_bytes() == metrics
@@ -98,7 +98,7 @@ def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pyt
     }
     for override, said in cases.items():
         run = a_run(override)
-        assert ensure(run) == 2, override
+        assert ensure_run(run) == 2, override
         told = capfd.readouterr().err
         assert said in told, override
         assert told.count("\n") == 1, override
@@ -108,7 +108,7 @@ def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pyt
 
 def test_a_row_that_trains_nothing_has_the_backbone_for_its_digest(here: None) -> None:
     run = identify(compose(["experiment=t15_base", "scale=tiny", "logging.wandb=disabled"]))
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert entry_of(run)["digest"]
     assert entry_of(run)["step"] is None
     assert not (run.folder / "checkpoint").exists()
@@ -119,7 +119,7 @@ def test_a_record_says_why_a_task_has_no_score(here: None, tmp_path: Path) -> No
     pairs.write_text("sentence1\tsentence2\tscore\na cat\ta cat\t5\na cat\ta dog\t2\na cat\ta ball\t0\n")
     suite = ["evals=[local_sts]", f"evals.local_sts.file={pairs}"]
     run = identify(compose(["experiment=t15_bm25", "scale=tiny", "logging.wandb=disabled", *suite]))
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert entry_of(run)["scores"] == []
     assert "STS needs vectors" in entry_of(run)["skipped"]["local_sts"]["LocalSts"]
 
@@ -140,16 +140,18 @@ def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(ou
 def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_starts(
     here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from experiments.runs.open_run import opened
+    from experiments.runs.open_run import open_run
 
     child = a_run("parent=t15_contrastive", "optim.learning_rate=1e-30")
-    assert ensure(child) == 0
+    assert ensure_run(child) == 0
     assert entry_of(child)["parent"] == child.parent.run_id
     assert entry_of(child.parent)["status"] == "finished"
-    older, younger = (dict(opened(run.folder).built.model.backbone.named_parameters()) for run in (child.parent, child))
+    older, younger = (
+        dict(open_run(run.folder).built.model.backbone.named_parameters()) for run in (child.parent, child)
+    )
     assert all(bool((older[name] == younger[name]).all()) for name in older)
     capsys.readouterr()
-    assert ensure(a_run("parent=t15_contrastive", "optim.learning_rate=1e-29")) == 0
+    assert ensure_run(a_run("parent=t15_contrastive", "optim.learning_rate=1e-29")) == 0
     assert f"already there: {child.parent.folder}" in capsys.readouterr().out.replace("\n", " ")
 
 
@@ -159,8 +161,8 @@ from experiments.runs import record
 from experiments.config.compose import compose
 from experiments.config.identity import identify
 run = identify(compose(sys.argv[1:]))
-with record.held(run.folder):
-    record.begin(run)
+with record.lock_run(run.folder):
+    record.begin_record(run)
 print(run.run_id)
 """
 
@@ -196,9 +198,9 @@ def test_a_killed_run_continues_from_another_folder_to_the_same_weights(
     subprocess.run(command(*JOB, *long), cwd=elsewhere, env=environment, check=True)
     assert not list(elsewhere.iterdir())
     resumed = entry_of(run)
-    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 201))
+    assert [row["step"] for row in record.read_metrics(run.folder)] == list(range(1, 201))
     monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(tmp_path / "in_one_go"))
-    assert ensure(straight) == 0
+    assert ensure_run(straight) == 0
     assert resumed["digest"] == entry_of(straight)["digest"]
 
 
@@ -212,8 +214,8 @@ def test_a_worker_that_outlives_its_killed_command_is_waited_for_and_never_joine
     process.kill()
     process.wait()
     assert entry_of(run)["status"] == "started"
-    assert ensure(run) == 0
-    assert [row["step"] for row in record.history(run.folder)] == list(range(1, 61))
+    assert ensure_run(run) == 0
+    assert [row["step"] for row in record.read_metrics(run.folder)] == list(range(1, 61))
     assert (run.folder / "worker.log").read_text(encoding="utf-8").count("pid ") == 1
 
 
@@ -231,21 +233,21 @@ def test_a_request_to_stop_that_finds_the_worker_not_training_is_no_failure(outp
 def test_how_an_earlier_attempt_ended_does_not_speak_for_this_one(outputs: Path) -> None:
     run = a_run()
     for status in ("stopped", "failed"):
-        record.begin(run)
-        record.change(run.folder, status=status, error="why")
-        assert record.begin(run) | {"config": None} == record.blank(run) | {"config": None}
+        record.begin_record(run)
+        record.change_record(run.folder, status=status, error="why")
+        assert record.begin_record(run) | {"config": None} == record.new_record(run) | {"config": None}
 
 
 def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: None) -> None:
-    from experiments.runs.open_run import opened
+    from experiments.runs.open_run import open_run
 
     run = a_run("runtime.keep_last=2")
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     final = max(run.folder.glob("checkpoint/step-*"))
     (final / "model.safetensors").write_bytes(b"cut")
     assert list(run.folder.glob("checkpoint/step-*")) != [final]
     with pytest.raises(ValueError, match=f"lacks the weights {entry_of(run)['digest']}"):
-        opened(run.folder)
+        open_run(run.folder)
 
 
 def test_a_finished_run_whose_weights_are_damaged_is_trained_again_to_the_same_weights(
@@ -254,13 +256,13 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_again_to_the_same_w
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
     plain = a_run("runtime.keep_last=2", "runtime.save_every=2")
-    assert ensure(plain) == 0
+    assert ensure_run(plain) == 0
     digest = entry_of(plain)["digest"]
     final = plain.folder / "checkpoint" / "step-3" / "model.safetensors"
     final.write_bytes(final.read_bytes()[:-10])
     asked = a_run("runtime.keep_last=2", "runtime.save_every=2", "evals=[local_sts]", f"evals.local_sts.file={pairs}")
     assert asked.folder == plain.folder
-    assert ensure(asked) == 0
+    assert ensure_run(asked) == 0
     assert "trained again from the one before" in capsys.readouterr().out
     assert entry_of(plain)["digest"] == digest
     assert entry_of(plain)["scores"]

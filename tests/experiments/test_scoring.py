@@ -64,7 +64,7 @@ def ran_here(arguments: list[str], outputs: Path, monkeypatch: pytest.MonkeyPatc
 
 def entry_in(outputs: Path) -> dict[str, Any]:
     (folder,) = (outputs / "runs").iterdir()
-    return record.read(folder)
+    return record.read_record(folder)
 
 
 def environment(outputs: Path) -> Mapping[str, str]:
@@ -144,6 +144,6 @@ def test_a_task_that_fails_on_another_rank_is_written_down_by_rank_0(mirror: Pat
     done = subprocess.run(arguments, cwd=ROOT, env=environment(outputs), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     (folder,) = (outputs / "runs").iterdir()
-    entry = record.read(folder)
+    entry = record.read_record(folder)
     assert entry["status"] == "failed" and "SciFact" in json.dumps(entry["error"])
     assert {score["task"] for score in entry["scores"]} == {"STSBenchmark"} and entry["suites"] == {"mteb": ""}

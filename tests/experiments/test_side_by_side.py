@@ -12,9 +12,9 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
-from experiments.reproduce import at_once
+from experiments.reproduce import parse_jobs
 from experiments.runs import record
-from experiments.runs.side_by_side import Crew, available, places, stages
+from experiments.runs.side_by_side import Crew, count_cores, divide_machine, list_stages
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled", "runtime.threads=null"]
 
@@ -24,7 +24,7 @@ def a_run(*more: str) -> Run:
 
 
 def entry_of(run: Run) -> dict:
-    entry = record.read(run.folder)
+    entry = record.read_record(run.folder)
     assert entry is not None
     return entry
 
@@ -46,7 +46,7 @@ def test_runs_work_at_once_in_their_share_of_the_cores_and_each_tells_how_far_it
     for number, run in enumerate(runs, start=1):
         progress = [line for line in later if line.startswith(f"[{number}/2] {run.run_id}: ")]
         assert "train 3/3" in progress[-1]
-        assert entry_of(run)["threads"] == max(1, available() // 2)
+        assert entry_of(run)["threads"] == max(1, count_cores() // 2)
         assert "train 3/3" in (run.folder / "worker.log").read_text(encoding="utf-8")
     assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
     assert capfd.readouterr().out.count("already there") == 2
@@ -106,7 +106,7 @@ def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other
         assert said.splitlines()[-1] == str([75] * jobs)
     for run in runs[:jobs]:
         assert entry_of(run)["status"] == "stopped"
-        with record.working(run.folder, wait=False):  # no worker is left
+        with record.lock_worker(run.folder, wait=False):  # no worker is left
             assert list(run.folder.glob("checkpoint/step-*"))
     assert not any(run.folder.exists() for run in runs[jobs:])
 
@@ -114,7 +114,7 @@ def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other
 def test_older_runs_come_before_those_that_need_them_and_each_comes_once() -> None:
     child, parent = a_run("parent=t15_contrastive"), identify(compose(["experiment=t15_contrastive", "scale=tiny"]))
     other = a_run("seed=1")
-    assert [run.run_id for run in stages([child, other, parent, child])] == [
+    assert [run.run_id for run in list_stages([child, other, parent, child])] == [
         parent.run_id,
         child.run_id,
         other.run_id,
@@ -128,17 +128,17 @@ def test_runs_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     one, two, cpu = a_run(), a_run("launch=local_2"), a_run("runtime.device=cpu")
-    assert [place.gpus for place in places([one], 2)] == ["0", "1"]
-    assert [place.gpus for place in places([one, two], 2)] == ["0,1", "2,3"]
-    assert [place.gpus for place in places([cpu], 2)] == [None, None]
+    assert [place.gpus for place in divide_machine([one], 2)] == ["0", "1"]
+    assert [place.gpus for place in divide_machine([one, two], 2)] == ["0,1", "2,3"]
+    assert [place.gpus for place in divide_machine([cpu], 2)] == [None, None]
     with pytest.raises(UsageError, match=r"need 6 GPUs.* there are 4: use jobs=2"):
-        places([two], 3)
+        divide_machine([two], 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert places([one], 2)[1].environment(one)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert divide_machine([one], 2)[1].environment(one)["CUDA_VISIBLE_DEVICES"] == "7"
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", ""])
 def test_jobs_is_a_count(count: str) -> None:
     with pytest.raises(UsageError, match="jobs="):
-        at_once([f"jobs={count}"])
-    assert at_once([]) == 1
+        parse_jobs([f"jobs={count}"])
+    assert parse_jobs([]) == 1

@@ -10,8 +10,8 @@ import torch
 from experiments.config.compose import compose
 from experiments.config.identity import Run, identify
 from experiments.runs import record
-from experiments.runs.execute import ensure
-from experiments.runs.open_run import opened
+from experiments.runs.execute import ensure_run
+from experiments.runs.open_run import open_run
 from experiments.tables.definition import Column, Row
 from experiments.tables.fill import Made, measure
 from unified_lm.data.model_made import TeacherVectors
@@ -38,16 +38,16 @@ def a_run(experiment: str, *more: str) -> Run:
 @pytest.mark.parametrize("experiment", ROWS)
 def test_a_row_runs_to_its_end(here: None, experiment: str) -> None:
     run = a_run(experiment)
-    assert ensure(run) == 0
-    assert opened(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
+    assert ensure_run(run) == 0
+    assert open_run(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
 
 
 def test_llm2vec_is_a_chain_whose_adapters_are_merged_in_order(here: None) -> None:
     child = a_run("t1_llm2vec")
-    assert ensure(child) == 0
+    assert ensure_run(child) == 0
     assert child.parent.run_id.startswith("t1_mntp")
-    assert record.read(child.folder)["parent"] == child.parent.run_id
-    first, second = opened(child.parent.folder).built.model, opened(child.folder).built.model
+    assert record.read_record(child.folder)["parent"] == child.parent.run_id
+    first, second = open_run(child.parent.folder).built.model, open_run(child.folder).built.model
     base, merged = (
         dict(model.backbone.named_parameters())["model.layers.0.mlp.up_proj.base_layer.weight"]
         for model in (first, second)
@@ -59,46 +59,46 @@ def test_llm2vec_is_a_chain_whose_adapters_are_merged_in_order(here: None) -> No
 
 def test_the_dropout_of_a_parents_stage_is_not_its_childs(here: None) -> None:
     run = a_run("t1_llm2vec_unsup")
-    assert ensure(run) == 0
-    made = opened(run.folder)
+    assert ensure_run(run) == 0
+    made = open_run(run.folder)
     assert made.built.model.backbone.model.layers[0].self_attn.attention_dropout == 0.3
     child = a_run("t1_llm2vec", "parent=t1_llm2vec_unsup", "optim.steps=1")
-    assert ensure(child) == 0
-    assert opened(child.folder).built.model.backbone.model.layers[0].self_attn.attention_dropout == 0.0
+    assert ensure_run(child) == 0
+    assert open_run(child.folder).built.model.backbone.model.layers[0].self_attn.attention_dropout == 0.0
 
 
 def test_a_retrieval_lora_generates_as_its_base(here: None) -> None:
     run = a_run("t1_lora_off")
-    assert ensure(run) == 0
-    generator = opened(run.folder).subject.generator
+    assert ensure_run(run) == 0
+    generator = open_run(run.folder).subject.generator
     base = a_run("t1_base")
-    assert ensure(base) == 0
-    plain = opened(base.folder).subject.generator
+    assert ensure_run(base) == 0
+    plain = open_run(base.folder).subject.generator
     pairs = [([5, 6, 7], [8, 9]), ([9, 8], [4])]
     assert generator.logprobs(pairs) == plain.logprobs(pairs)
 
 
 def test_hyde_answers_with_the_model_that_it_scores(here: None) -> None:
     run = a_run("t1_hyde", "method.max_new_tokens=3")
-    assert ensure(run) == 0
-    embedder = opened(run.folder).subject.embedder
+    assert ensure_run(run) == 0
+    embedder = open_run(run.folder).subject.embedder
     assert embedder.encode(["what is one"], side="query").shape == (1, 64)
     assert embedder.identity["hyde"]["max_new_tokens"] == 3
 
 
 def test_a_teacher_is_trained_first_and_its_vectors_of_the_answers_are_made_once(here: None) -> None:
     run = a_run("t1_llm2vec_gen")
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert run.teacher.run_id.startswith("t1_llm2vec_unsup")
-    assert record.read(run.folder)["teacher"] == run.teacher.run_id
+    assert record.read_record(run.folder)["teacher"] == run.teacher.run_id
     assert a_run("t1_llm2vec_gen", "teacher=t1_base").identity != run.identity
     parts = list((run.folder / "teacher").glob("part-*.npy"))
     assert len(parts) == 1
-    encoder = replace(opened(run.teacher.folder).subject.embedder, similarity="dot")
-    answers = sorted({row.answer for row in opened(run.folder).experiment.data.load().batch(0)})
+    encoder = replace(open_run(run.teacher.folder).subject.embedder, similarity="dot")
+    answers = sorted({row.answer for row in open_run(run.folder).experiment.data.load().batch(0)})
     vectors = TeacherVectors(folder=str(run.folder / "teacher")).lookup([text_hash(answer) for answer in answers])
     np.testing.assert_allclose(vectors, encoder.encode(answers, side="document"), atol=1e-5)
-    assert opened(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
+    assert open_run(run.folder).subject.embedder.encode(["one text"], side="query").shape == (1, 64)
 
 
 def test_the_answers_of_hard_negatives_go_through_the_same_teacher(here: None) -> None:
@@ -107,17 +107,17 @@ def test_the_answers_of_hard_negatives_go_through_the_same_teacher(here: None) -
     )
     given = f"data.streams.rows.sources.given.examples=[{rows}]"
     run = a_run("t1_llm2vec_gen", "teacher=t1_llm2vec", "method.margin_weight=1.0", given)
-    assert ensure(run) == 0
+    assert ensure_run(run) == 0
     assert run.teacher.run_id.startswith("t1_llm2vec-")
-    assert {"alignment", "reconstruction", "negatives", "margin"} <= set(record.read(run.folder)["losses"])
-    encoder = replace(opened(run.teacher.folder).subject.embedder, similarity="dot")
-    answers = [f"say not {row.query.split()[-1]}" for row in opened(run.folder).experiment.data.load().batch(0)]
+    assert {"alignment", "reconstruction", "negatives", "margin"} <= set(record.read_record(run.folder)["losses"])
+    encoder = replace(open_run(run.teacher.folder).subject.embedder, similarity="dot")
+    answers = [f"say not {row.query.split()[-1]}" for row in open_run(run.folder).experiment.data.load().batch(0)]
     vectors = TeacherVectors(folder=str(run.folder / "teacher")).lookup([text_hash(answer) for answer in answers])
     np.testing.assert_allclose(vectors, encoder.encode(answers, side="document"), atol=1e-5)
 
 
 def test_a_teacher_for_a_method_that_reads_none_is_refused(here: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ensure(a_run("t4_ulme", "teacher=t1_base")) != 0
+    assert ensure_run(a_run("t4_ulme", "teacher=t1_base")) != 0
     assert "method Ulme reads none" in capsys.readouterr().err
 
 
@@ -130,8 +130,8 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
     asked = ["evals=[local_sts]", f"evals.local_sts.file={file}", "optim.steps=4", "optim.learning_rate=1e-2"]
     kept = ["runtime.save_every=1", "runtime.keep_last=9"]
     run = a_run("t15_ulme", *asked, *kept, "scoring.steps=[1,3]")
-    assert ensure(run) == 0
-    found = record.read(run.folder)
+    assert ensure_run(run) == 0
+    found = record.read_record(run.folder)
     by_step = {s["step"]: s["value"] for s in found["scores"] if s["metric"] == "cosine_pearson"}
     assert set(by_step) == {1, 3, 4} and len(set(by_step.values())) == 3
 
@@ -143,5 +143,5 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
         row = Row(key="ulme", label="ULME", experiment="t15_ulme", step=step)
         assert measure(made, row, column).value == value
 
-    assert ensure(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]")) == 1
+    assert ensure_run(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]")) == 1
     assert "no whole checkpoint of step 7; steps that are there: 1, 2, 3, 4" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.run import main
 from experiments.runs import record
-from experiments.runs.sweep import combinations
+from experiments.runs.sweep import list_combinations
 
 ROOT = Path(__file__).parents[2]
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
@@ -23,7 +23,7 @@ import sys
 from experiments import run
 from experiments.runs import execute
 from experiments.runs import worker
-execute.work = lambda folder, config: worker.main(folder)
+execute.run_worker = lambda folder, config: worker.main(folder)
 sys.exit(run.main(sys.argv[1:]))
 """
 
@@ -46,7 +46,7 @@ def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -
     for rate, status in (("-1", "failed"), ("1e-4", "finished")):
         for seed in (0, 1):
             run = identify(compose([*JOB, f"optim.learning_rate={rate}", f"seed={seed}"]))
-            assert record.read(run.folder)["status"] == status
+            assert record.read_record(run.folder)["status"] == status
             log = (run.folder / "worker.log").read_text(encoding="utf-8")
             assert ("Traceback" in log) == (status == "failed")
     assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}
@@ -71,7 +71,7 @@ def test_outputs_that_cannot_be_written_stop_a_sweep_before_any_work(outputs: Pa
 
 
 def test_globs_ranges_and_lists_multiply() -> None:
-    found = combinations(["experiment=glob(t15_*)", "seed=range(2)", "scale=tiny"])
+    found = list_combinations(["experiment=glob(t15_*)", "seed=range(2)", "scale=tiny"])
     names = {identify(compose(overrides)).run_id for overrides in found}
     assert len(found) == len(names)
     assert len(found) == 2 * sum(option.startswith("t15_") for option in list_options("experiment"))
@@ -79,4 +79,4 @@ def test_globs_ranges_and_lists_multiply() -> None:
 
 def test_a_glob_that_matches_nothing_is_told() -> None:
     with pytest.raises(UsageError, match="matches nothing"):
-        combinations(["experiment=glob(nothing_*)"])
+        list_combinations(["experiment=glob(nothing_*)"])

@@ -23,19 +23,19 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_without_a_key_it_is_offline_and_with_one_online(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert track.mode("auto") == "offline"
+    assert track.choose_wandb_mode("auto") == "offline"
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
-    assert track.mode("auto") == "online"
+    assert track.choose_wandb_mode("auto") == "online"
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert track.mode("auto") == "disabled"
-    assert track.mode("offline") == "offline"
+    assert track.choose_wandb_mode("auto") == "disabled"
+    assert track.choose_wandb_mode("offline") == "offline"
     with pytest.raises(ValueError, match="use one of"):
-        track.mode("on")
+        track.choose_wandb_mode("on")
 
 
 def begun(*overrides: str) -> tuple[dict, Path]:
     run = identify(compose(["experiment=t15_ulme", "scale=tiny", *overrides]))
-    return record.begin(run), run.folder
+    return record.begin_record(run), run.folder
 
 
 def offline(folder: Path) -> list[Path]:
@@ -45,20 +45,22 @@ def offline(folder: Path) -> list[Path]:
 def test_runs_of_one_process_are_runs_of_their_own_each_with_its_axes() -> None:
     for seed in (0, 1):
         entry, folder = begun(f"seed={seed}")
-        mirror = track.tracker(entry, folder, [])
+        mirror = track.start_tracker(entry, folder, [])
         assert mirror.id == entry["run_id"]
         assert mirror.run.step == 0
         assert mirror.run.group == "table-15"
         assert set(mirror.run.tags) == {"method:ulme", "backbone:tiny", "attention:causal", "trainable:all"}
         mirror.log({"step": 1, "loss": 2.0, "grad_norm": None})
-        mirror.scores([{"suite": "s", "task": "t", "subset": "test", "metric": "m", "readout": "mean", "value": 0.5}])
+        mirror.log_scores(
+            [{"suite": "s", "task": "t", "subset": "test", "metric": "m", "readout": "mean", "value": 0.5}]
+        )
         mirror.finish(failed=bool(seed))
         assert len(offline(folder)) == 1
 
 
 def test_a_resumed_run_replays_its_history_under_its_own_steps() -> None:
     entry, folder = begun()
-    mirror = track.tracker(entry, folder, [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}])
+    mirror = track.start_tracker(entry, folder, [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}])
     assert mirror.run.step == 2
     mirror.log({"step": 3, "loss": 1.0})
     assert mirror.run.step == 3
@@ -67,10 +69,10 @@ def test_a_resumed_run_replays_its_history_under_its_own_steps() -> None:
 
 def test_off_is_an_object_that_does_nothing() -> None:
     entry, folder = begun("logging.wandb=disabled")
-    mirror = track.tracker(entry, folder, [])
+    mirror = track.start_tracker(entry, folder, [])
     assert mirror.id is None
     mirror.log({"step": 1})
-    mirror.scores([])
+    mirror.log_scores([])
     mirror.finish(failed=False)
     assert not (folder / "wandb").exists()
 
@@ -81,7 +83,7 @@ from pathlib import Path
 from experiments.runs import record
 from experiments.runs import wandb_mirror as track
 folder = Path(sys.argv[1])
-mirror = track.tracker(record.read(folder), folder, [])
+mirror = track.start_tracker(record.read_record(folder), folder, [])
 print(mirror.run.settings.mode)
 mirror.finish(failed=False)
 """
@@ -132,7 +134,7 @@ def test_a_key_without_a_network_goes_offline() -> None:
 
 def test_what_goes_wrong_with_the_mirror_is_told_once_and_raises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     entry, folder = begun()
-    mirror = track.tracker(entry, folder, [])
+    mirror = track.start_tracker(entry, folder, [])
     mirror.run.finish()
     for step in (1, 2):
         mirror.log({"step": step, "loss": 1.0})

@@ -11,7 +11,7 @@ import yaml
 
 from experiments.config.compose import compose
 from experiments.config.identity import identify
-from experiments.runs.sweep import combinations
+from experiments.runs.sweep import list_combinations
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_every_module_takes_the_arguments_that_the_readme_gives_it(command: str)
     assert (ROOT / "experiments" / f"{name}.py").exists()
     if name == "run" and "--help" not in arguments:
         if "-m" in arguments:
-            assert combinations([argument for argument in arguments if argument != "-m"])
+            assert list_combinations([argument for argument in arguments if argument != "-m"])
         else:
             assert identify(compose(arguments)).run_id
     elif name in LATER:

@@ -13,8 +13,8 @@ from experiments.bench.cuda.shapes import SHAPES, Measured, Shape, decoder
 from experiments.bench.material import CAUSAL
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs.files import write, write_json
-from experiments.runs.provenance import git, hardware, versions
+from experiments.runs.files import write_json, write_text
+from experiments.runs.provenance import describe_hardware, package_versions, read_commit
 from unified_lm.selfcheck import check_attention
 
 
@@ -26,10 +26,10 @@ def main(repeats: int) -> int:
     for line in plan(device, torch.bfloat16, SHAPES, repeats):
         found.append(line)
         print(told(line), flush=True)
-    facts = {"hardware": hardware(), "versions": versions(), "git": git(), "repeats": repeats}
+    facts = {"hardware": describe_hardware(), "versions": package_versions(), "git": read_commit(), "repeats": repeats}
     place = outputs_folder() / "bench" / "cuda"
     write_json(place.with_suffix(".json"), facts | {"lines": [asdict(line) for line in found]})
-    write(place.with_suffix(".md"), "\n".join(f"- {told(line)}" for line in found) + "\n")
+    write_text(place.with_suffix(".md"), "\n".join(f"- {told(line)}" for line in found) + "\n")
     print(f"written: {display_path(place)}.json, .md", file=sys.stderr)
     return 0
 
