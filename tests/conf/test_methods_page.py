@@ -8,6 +8,7 @@ import yaml
 
 from experiments.config.compose import list_options
 from experiments.config.paths import CONF, ROOT
+from experiments.config.schema import class_fields
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,21 +26,21 @@ def test_every_choice_that_is_named_exists(group: str) -> None:
 
 
 def settings(group: str) -> set[str]:
-    """Names that some file of conf has in a section."""
+    """Names that a section has, in some file of conf or as a field of the class that a file names."""
     whole = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     options_of = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in (CONF / group).glob("*.yaml")]
-    return set().union(whole.get(group) or {}, *options_of)
+    classes = [class_fields(option["_target_"]) for option in options_of if "_target_" in option]
+    return set().union(whole.get(group) or {}, *options_of, *classes)
 
 
 # two pages name settings of their own examples, which are run
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name not in ("contributing.md", "own_data.md")], ids=lambda path: path.name
 )
-def test_a_setting_has_a_plus_where_no_file_of_conf_has_it(page: Path) -> None:
+def test_every_setting_that_a_page_names_exists_and_needs_no_plus(page: Path) -> None:
     groups = "method|optim|trainable|backbone|slots|scoring|runtime|lengths|logging"
     named = re.findall(rf"(?<![\w./])(\+?)({groups})\.(\w+)(?=[=`])", page.read_text(encoding="utf-8"))
-    wrong = {f"{plus}{group}.{name}" for plus, group, name in named if (name in settings(group)) == bool(plus)}
-    assert not wrong
+    assert not {f"{plus}{group}.{name}" for plus, group, name in named if plus or name not in settings(group)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

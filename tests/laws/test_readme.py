@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from experiments import run
 from experiments.config.compose import compose
 from experiments.config.identity import identify
 from experiments.runs.sweep import list_combinations
@@ -47,7 +48,9 @@ def test_every_module_takes_the_arguments_that_the_readme_gives_it(command: str)
     _, _, module, *arguments = shlex.split(command)
     name = module.removeprefix("experiments.")
     assert (ROOT / "experiments" / f"{name}.py").exists()
-    if name == "run" and "--help" not in arguments:
+    if name == "run" and "--help" in arguments:
+        assert run.main(arguments) == 0
+    elif name == "run":
         if "-m" in arguments:
             assert list_combinations([argument for argument in arguments if argument != "-m"])
         else:
