@@ -10,8 +10,16 @@ import pytest
 from experiments.config import compose as composing
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
-from experiments.config.identity import PRECISION, content_digest, identify, make_paths_absolute, scientific_content
+from experiments.config.identity import (
+    NEUTRAL,
+    PRECISION,
+    content_digest,
+    identify,
+    make_paths_absolute,
+    scientific_content,
+)
 from experiments.config.paths import ROOT
+from experiments.config.schema import class_fields
 from tests.experiments.test_compose import chain, own_conf
 
 __all__ = ["own_conf"]
@@ -204,3 +212,12 @@ def test_vectors_that_a_method_reads_count_by_their_content_not_by_their_place(t
     assert here.identity == there.identity != other.identity
     with pytest.raises(UsageError, match="make them first"):
         identify(compose([*job, given(tmp_path / "nowhere")]))
+
+
+def test_what_is_left_out_as_neutral_is_the_default_of_its_class() -> None:
+    nodes = [compose([f"{group}={option}", "scale=none"]).resolved[group]
+             for group in ("method", "optim", "trainable") for option in composing.list_options(group)]  # fmt: skip
+    targets = {node["_target_"].rpartition(".")[2]: node["_target_"] for node in nodes}
+    for name, values in NEUTRAL.items():
+        defaults = class_fields(targets[name])
+        assert {field: repr(value) for field, value in values.items()} == {field: defaults[field] for field in values}
