@@ -107,7 +107,7 @@ def make_paths_absolute(node: Any) -> Any:
         if key in PATH_KEYS and isinstance(value, str)
         else make_paths_absolute(value)
         for key, value in node.items()
-    }
+    } | {key: node[key] for key in ("tasks",) if key in node}  # lm-eval's own files, relative to its package
 
 
 def scientific_content(config: Mapping[str, Any]) -> dict[str, Any]:

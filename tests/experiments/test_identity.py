@@ -221,3 +221,8 @@ def test_what_is_left_out_as_neutral_is_the_default_of_its_class() -> None:
     for name, values in NEUTRAL.items():
         defaults = class_fields(targets[name])
         assert {field: repr(value) for field, value in values.items()} == {field: defaults[field] for field in values}
+
+
+def test_the_task_files_of_lm_eval_stay_relative_to_its_package() -> None:
+    evals = identify(compose(["scale=tiny", "evals=[lm_gsm8k]"])).config["evals"]
+    assert evals["lm_gsm8k"]["tasks"]["gsm8k"]["file"] == "gsm8k/gsm8k.yaml"
