@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from hydra.errors import HydraException
-from hydra.utils import get_class, get_object, instantiate
-from omegaconf import OmegaConf
-
 from experiments.config.errors import UsageError, first_line
 from experiments.config.suggestions import suggest
+from experiments.config.targets import import_target, instantiate
 from unified_lm.attention import Plan
 from unified_lm.attention.kernels import choose
 from unified_lm.backbones import Backbone
@@ -185,13 +182,11 @@ def resolve_device(wanted: str) -> str:
 def instantiate_node(node: Any, place: str) -> Any:
     """The object of a node with `_target_`s, every name and enumerated value checked first."""
     try:
-        return instantiate(OmegaConf.create(check_node(node, place)), _convert_="all")
-    except HydraException as error:
-        if isinstance(error.__cause__, ValueError | OSError):
-            raise ValueError(str(error.__cause__)) from error
-        if isinstance(error.__cause__, TypeError):  # a setting that is missing
-            raise ValueError(f"{place}: {error.__cause__}") from error
-        raise
+        return instantiate(check_node(node, place))
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    except TypeError as error:  # a setting that is missing
+        raise ValueError(f"{place}: {error}") from error
 
 
 def build_dataclass(cls: type, values: Mapping[str, Any], place: str) -> Any:
@@ -205,16 +200,11 @@ def check_node(node: Any, place: str) -> Any:
     if not isinstance(node, Mapping):
         return node
     inside = {key: check_node(value, f"{place}.{key}") for key, value in node.items()}
-    cls = get_class(node["_target_"]) if "_target_" in node and names_class(node["_target_"]) else None
-    if not is_dataclass(cls):
+    cls = import_target(node["_target_"]) if "_target_" in node else None
+    if not (isinstance(cls, type) and is_dataclass(cls)):  # a function has its own checks
         return inside
     own = {key: value for key, value in inside.items() if not key.startswith("_")}
     return inside | check_fields(cls, own, place)
-
-
-def names_class(target: str) -> bool:
-    """Whether a `_target_` names a class; it may name a function as well."""
-    return isinstance(get_object(target), type)
 
 
 def check_fields(cls: type, values: Mapping[str, Any], place: str) -> dict[str, Any]:

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from hydra.utils import get_class, instantiate
-from omegaconf import OmegaConf
-
 from experiments.config.compose import Composition, compose_parent, compose_teacher
 from experiments.config.errors import UsageError, first_line
 from experiments.config.paths import runs_folder
+from experiments.config.targets import import_target, instantiate
 from unified_lm.files import folder_digest
 
 NOT_SCIENCE = ("runtime", "launch", "kernel", "logging", "evals", "scoring", "instructions", "data_mirror", "revisions")
@@ -155,9 +152,11 @@ def fingerprint_sources(node: Any) -> Any:
             for key, value in node.items()
         }
     try:
-        fingerprint = instantiate(OmegaConf.create(node), _convert_="all").fingerprint()
-    except (HydraException, OSError, ValueError) as error:
-        raise UnknownData(f"data: {first_line(str(error.__cause__ or error))}") from error
+        fingerprint = instantiate(node).fingerprint()
+    except UsageError:
+        raise
+    except (OSError, TypeError, ValueError) as error:
+        raise UnknownData(f"data: {first_line(str(error))}") from error
     return strip_modules({key: value for key, value in node.items() if key not in PATH_KEYS}) | {
         "fingerprint": fingerprint
     }
@@ -168,7 +167,7 @@ def is_data_source(node: Mapping[str, Any]) -> bool:
     return (
         "_target_" in node
         and "_target_" not in str(list(node.values()))
-        and hasattr(import_class(node["_target_"]), "fingerprint")
+        and hasattr(import_target(node["_target_"]), "fingerprint")
     )
 
 
@@ -180,13 +179,6 @@ def fingerprint_weights(node: Mapping[str, Any]) -> Any:
         if isinstance(node.get(key), str) and Path(node[key]).expanduser().is_dir()
     }
     return strip_modules(node) | {key: folder_digest(folder) for key, folder in folders.items()}
-
-
-def import_class(target: str) -> type:
-    try:
-        return get_class(target)
-    except (ImportError, ValueError, HydraException) as error:
-        raise UsageError(f"_target_: {target} cannot be imported: {first_line(str(error))}") from error
 
 
 def content_digest(content: Any) -> str:
