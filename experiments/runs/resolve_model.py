@@ -1,7 +1,10 @@
 """A model by any name a user has for it: a run id, a run directory, a folder of weights, or a hub id."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
@@ -38,10 +41,18 @@ def identify_foreign_model(model: str, overrides: Sequence[str]) -> Run:
     theirs = packaged or asked or any((folder / name).exists() for name in FOREIGN)
     place = str(folder.absolute()) if folder.is_dir() else model
     kind, field = ("sentence_transformers", "model") if theirs else ("hub", "id")
-    name = model.removeprefix(PACKAGED).partition("/")[0] if packaged else folder.name
-    chosen = [f"backbone={kind}", f"backbone.{field}='{place}'", "method=none", "scale=none", f"name={name}"]
+    name = model.removeprefix(PACKAGED).partition("/")[0] if packaged else folder.absolute().name
+    name = re.sub(r"[^\w.+-]+", "_", name) or "model"  # the name of a run becomes that of a folder
+    chosen = [f"backbone={kind}", f"backbone.{field}={quote(place)}", "method=none", "scale=none",
+              f"name={quote(name)}"]  # fmt: skip
     given = {override.partition("=")[0] for override in overrides}
     return identify(compose([*(o for o in chosen if o.partition("=")[0] not in given), *overrides]))
+
+
+def quote(text: str) -> str:
+    """A text as the value of an override: whatever it holds, neither Hydra nor OmegaConf reads anything into it."""
+    escaped = re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", text)
+    return QuotedString(text=escaped, quote=Quote.single).with_quotes()
 
 
 def split_arguments(arguments: Sequence[str], names: Sequence[str], usage: str) -> tuple[dict[str, str], list[str]]:

@@ -68,23 +68,60 @@ def read_weights(
     transformers draws what a checkpoint lacks at random and drops what it cannot place, with no more than a log line;
     here both are a ValueError that names the tensors.
     """
-    model, report = model_class.from_pretrained(
-        folder,
-        config=config,
-        state_dict=weights,
-        dtype=dtype,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,
-        output_loading_info=True,
-    )
+    with refused_where_unreadable(f"the weights of {folder or model_class.__name__}"):
+        model, report = model_class.from_pretrained(
+            folder,
+            config=config,
+            state_dict=weights,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
     wrong = {problem: sorted(report[problem])[:5] for problem in ("missing_keys", "unexpected_keys") if report[problem]}
     if wrong:
         raise ValueError(
             f"the weights of {folder or model_class.__name__} do not fit {model_class.__name__}: {wrong}; "
             "is config.json from the same checkpoint?"
         )
+    require_finite(model, str(folder or model_class.__name__), dtype)
     return with_every_row_learning(model).eval()
+
+
+def require_finite(model: PreTrainedModel, source: str, dtype: torch.dtype) -> None:
+    """Raises ValueError where a weight is NaN or infinite: each vector and each score of such a model would be, too."""
+    for name, weight in model.named_parameters():
+        if weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
+            raise ValueError(
+                f"the weights of {source} hold NaN or infinity in {name} as {str(dtype).removeprefix('torch.')}: the "
+                "checkpoint is damaged, or needs backbone.dtype=bfloat16 or float32"
+            )
+
+
+@contextmanager
+def refused_where_unreadable(what: str) -> Iterator[None]:
+    """Turns whatever a library makes of a damaged file into one line. A lack of memory stays what it is."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # each library has classes of its own, and some raise Exception itself
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        raise ValueError(
+            f"{what} cannot be read ({type(error).__name__}: {reason}); fetch the whole checkpoint anew"
+        ) from error
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """config.json as a mapping. Raises ValueError for anything else."""
+    with refused_where_unreadable(str(path)):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} holds a {type(facts).__name__} and no mapping of settings: it is no config.json")
+    if not isinstance(facts.get("model_type"), str | None):
+        raise ValueError(f"{path} has model_type={facts['model_type']!r}, which is no name: it is no config.json")
+    return facts
 
 
 def with_every_row_learning(model: PreTrainedModel) -> PreTrainedModel:
@@ -101,7 +138,10 @@ def read_tokenizer(folder: Path, otherwise: type[PreTrainedTokenizerFast] | None
     a decoder's generation needs it; packs have no padding.
     """
     tokenizer_class = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else otherwise or AutoTokenizer
-    return tokenizer_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False, padding_side="left")
+    with refused_where_unreadable(f"the tokenizer of {folder}"):
+        return tokenizer_class.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, padding_side="left"
+        )
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Any causal decoder that transformers knows, by pinned hub commit or from a local folder; and diffusion decoders."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,15 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from unified_lm.backbones.base import Loaded, digest, read_tokenizer, read_weights, torch_dtype
+from unified_lm.backbones.base import (
+    Loaded,
+    digest,
+    read_facts,
+    read_tokenizer,
+    read_weights,
+    refused_where_unreadable,
+    torch_dtype,
+)
 from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, DiffusionLayout, require_transformers
 from unified_lm.files import file_digest
 
@@ -76,7 +83,7 @@ class Hub:
 
     def load(self) -> Loaded:
         config_file = self._config_file()
-        facts = json.loads(config_file.read_text())
+        facts = read_facts(config_file)
         kind, dtype = facts.get("model_type"), torch_dtype(self.dtype)
         if kind in DIFFUSION_LAYOUTS:
             return self._load_diffusion(DIFFUSION_LAYOUTS[kind], facts, dtype)
@@ -108,7 +115,7 @@ class Hub:
         Raises `ValueError` for a decoder that transformers cannot build without code from the checkpoint.
         """
         path = self._config_file()
-        facts = json.loads(path.read_text())
+        facts = read_facts(path)
         kind = facts.get("model_type")
         return DIFFUSION_LAYOUTS[kind].config(facts) if kind in DIFFUSION_LAYOUTS else _causal_config(path, kind)
 
@@ -173,7 +180,8 @@ def _causal_config(path: Path, kind: str | None) -> PreTrainedConfig:
             f"model_type={kind} in {path} is no causal decoder of transformers and would need code "
             f"from the checkpoint, which is never run; use one of transformers' own, or {sorted(DIFFUSION_LAYOUTS)}"
         )
-    return AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
+    with refused_where_unreadable(str(path)):
+        return AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)
 
 
 def _declare_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:

@@ -152,6 +152,11 @@ class Encoder:
                 work = [pool.submit(self.run, model, jobs, out, writer, lock, counters) for model in models]
                 for done in work:
                     done.result()
+        if lost := [number for number, vector in enumerate(out) if not np.isfinite(vector).all()]:
+            raise ValueError(
+                f"{len(lost)} of {len(texts)} vectors hold NaN or infinity in {self.dtype}, the first that of "
+                f"{texts[lost[0]][:40]!r}: damaged weights, or too large for the type: use backbone.dtype=bfloat16"
+            )
         seconds = time.perf_counter() - began
         told = {
             "texts": len(texts),
