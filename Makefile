@@ -10,6 +10,8 @@ PIP_ARGS ?=
 SCALE ?= mini
 SEEDS ?= 0
 JOBS ?= 1
+GPUS ?= 1
+MEMORY ?= 80
 OVERRIDES ?=
 DEVICE ?= cpu
 PYTEST_ARGS ?=
@@ -54,6 +56,9 @@ test: setup ## run all tests, offline and on a CPU
 
 reproduce-table-%: setup ## run what is missing for table N, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
 	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
+
+plan-table-%: setup ## memory, GPU hours and disk of each run of table N, before it is made: SCALE=paper GPUS=8 MEMORY=80
+	@$(BIN)/python -m experiments.plan $* scale=$(SCALE) seeds=$(SEEDS) gpus=$(GPUS) memory=$(MEMORY) $(OVERRIDES)
 
 table-%: setup ## render table N from the existing records: SCALE=mini|paper SEEDS=0,1,2
 	@$(BIN)/python -m experiments.table $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)

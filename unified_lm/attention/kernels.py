@@ -149,7 +149,11 @@ def no_varlen() -> str | None:
 def no_flash() -> str | None:
     if no_varlen():
         return no_varlen()
-    return None if varlen.flash_version() else "flash-attn is not installed (pip install 'unified-lm[cuda]')"
+    return (
+        None
+        if varlen.flash_version()
+        else "flash-attn is not installed (docs/paper_scale.md says which one fits a GPU)"
+    )
 
 
 PLAIN, ALL = frozenset(MODES), frozenset(EVERY_MODE)

@@ -127,5 +127,5 @@ def load_adamw_8bit() -> type[torch.optim.Optimizer]:
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
-        raise ValueError("optim.states=8bit needs bitsandbytes: pip install 'unified-lm[cuda]'") from error
+        raise ValueError("optim.states=8bit needs bitsandbytes: pip install bitsandbytes") from error
     return AdamW8bit
