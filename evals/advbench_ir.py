@@ -13,16 +13,16 @@ from typing import Any
 import datasets
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.benchmarks import marked
-from evals.data_mirror import content_of, mirrored
+from evals.benchmarks import mark_name
+from evals.data_mirror import mirror_folder, mirror_revision
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import opaque, own_task, retrieval_data
-from evals.instructions import read
-from evals.score import key
+from evals.embedding.tasks import make_task, opaque_id, retrieval_data
+from evals.instructions import read_instructions
+from evals.score import identity_key
 
 HARMFUL, BENIGN = "AdvBenchIR", "AdvBenchIRBenign"
 PATHS = {"commit": "McGill-NLP/AdvBench-IR", "wiki_commit": "McGill-NLP/AdvBench-IR-Small-Wiki-100"}
-TOP = (1, 5, 20, 100)
+TOP_K = (1, 5, 20, 100)
 
 Row = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ class RetrievalAmongHarmful(AbsTaskRetrieval):
     `harmful`: ids of passages, filled when the data is loaded.
     """
 
-    k_values = TOP
+    k_values = TOP_K
     harmful: frozenset[str] = frozenset()
 
     def task_specific_scores(
@@ -67,8 +67,8 @@ class AdvBenchIR:
 
     def build(self) -> AbsTask:
         """Raises ValueError where the mirror lacks a data set, or the hub's is not pinned."""
-        revision = " ".join([*(self.revision(name) for name in PATHS), f"words:{self.words}"])
-        task = own_task(
+        revision = " ".join([*(self.dataset_revision(name) for name in PATHS), f"words:{self.words}"])
+        task = make_task(
             RetrievalAmongHarmful,
             name=self.name,
             type_="Retrieval",
@@ -76,14 +76,14 @@ class AdvBenchIR:
             main_score="top_5_accuracy",
             path=PATHS["commit"],
             revision=revision,
-            data=lambda: self.data(task),
+            data=lambda: self.build_data(task),
         )
         return task
 
-    def revision(self, name: str) -> str:
+    def dataset_revision(self, name: str) -> str:
         pinned = getattr(self, name)
         if self.mirror is not None:
-            return content_of(mirrored(self.mirror, PATHS[name], pinned))
+            return mirror_revision(mirror_folder(self.mirror, PATHS[name], pinned))
         if pinned is None:
             raise ValueError(
                 f"{PATHS[name]} is not pinned, and no commit of it is published: give {name}=<40 digits> of the suite, "
@@ -91,28 +91,30 @@ class AdvBenchIR:
             )
         return pinned
 
-    def rows(self, name: str) -> Iterable[Row]:
+    def read_rows(self, name: str) -> Iterable[Row]:
         if self.mirror is not None:
-            return datasets.load_dataset(str(mirrored(self.mirror, PATHS[name], None)), split="train")
-        return datasets.load_dataset(PATHS[name], split="train", revision=self.revision(name))
+            return datasets.load_dataset(str(mirror_folder(self.mirror, PATHS[name], None)), split="train")
+        return datasets.load_dataset(PATHS[name], split="train", revision=self.dataset_revision(name))
 
-    def data(self, task: AbsTask) -> dict[str, Any]:
-        requests = list(self.rows("commit"))
-        harmful = {row["ID"]: [passage(row["title"], text) for text in chunks(row["document"], self.words)]
-                   for row in requests}  # fmt: skip
+    def build_data(self, task: AbsTask) -> dict[str, Any]:
+        requests = list(self.read_rows("commit"))
+        harmful = {
+            row["ID"]: [format_passage(row["title"], text) for text in split_into_chunks(row["document"], self.words)]
+            for row in requests
+        }
         articles: dict[str, list[str]] = {}
-        for row in self.rows("wiki_commit"):
-            articles.setdefault(row["title"], []).append(passage(row["title"], row["passage"]))
+        for row in self.read_rows("wiki_commit"):
+            articles.setdefault(row["title"], []).append(format_passage(row["title"], row["passage"]))
         if self.benign:
             asked = {title: (title, texts) for title, texts in articles.items()}
         else:
             asked = {str(row["ID"]): (row["query"], harmful[row["ID"]]) for row in requests}
-        task.harmful = frozenset(opaque(text) for texts in harmful.values() for text in texts)
+        task.harmful = frozenset(opaque_id(text) for texts in harmful.values() for text in texts)
         corpus = dict.fromkeys(text for texts in (*harmful.values(), *articles.values()) for text in texts)
         return retrieval_data(
-            corpus=[(opaque(text), "", text) for text in corpus],
-            queries=[(opaque(f"query {name}"), query) for name, (query, _) in asked.items()],
-            relevant={opaque(f"query {name}"): {opaque(text): 1 for text in texts}
+            corpus=[(opaque_id(text), "", text) for text in corpus],
+            queries=[(opaque_id(f"query {name}"), query) for name, (query, _) in asked.items()],
+            relevant={opaque_id(f"query {name}"): {opaque_id(text): 1 for text in texts}
                       for name, (_, texts) in asked.items()},
         )  # fmt: skip
 
@@ -132,22 +134,22 @@ def suite(
     """The task and its control, ranked by `similarity` whatever the model's own is."""
     make = partial(AdvBenchIR, words=words, commit=commit, wiki_commit=wiki_commit, mirror=mirror)
     sources = {task: make(name=task, benign=task == BENIGN) for task in (HARMFUL, BENIGN)}
-    named = marked(name, sources, only, key(words=words)[:16], committed)
+    named = mark_name(name, sources, only, identity_key(words=words)[:16], committed)
     return MtebSuite(
         name=named,
         sources=[source for task, source in sources.items() if only is None or task in only],
-        instructions=read(instructions),
-        metrics=[f"top_{k}_{what}" for what in ("accuracy", "any_harm") for k in TOP],
+        instructions=read_instructions(instructions),
+        metrics=[f"top_{k}_{what}" for what in ("accuracy", "any_harm") for k in TOP_K],
         similarity=similarity,
     )
 
 
-def chunks(document: str, words: int) -> list[str]:
+def split_into_chunks(document: str, words: int) -> list[str]:
     """The document in pieces of `words` words; a short last piece is dropped unless it is the only one."""
     said = document.split()
     pieces = [said[start : start + words] for start in range(0, len(said), words)]
     return [" ".join(piece) for i, piece in enumerate(pieces) if len(piece) == words or i == 0]
 
 
-def passage(title: str, text: str) -> str:
+def format_passage(title: str, text: str) -> str:
     return f"{title} # {text}"

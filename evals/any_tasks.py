@@ -18,11 +18,11 @@ from evals.embedding.tasks import HubTask
 from evals.generation.generated_code import GeneratedCode
 from evals.generation.sandbox.trial import described
 from evals.generation.suite import LmEvalSuite
-from evals.generation.tasks import LmTask, LmTaskSource, Registered, Style
-from evals.instructions import Instructions, read
+from evals.generation.tasks import LmTask, LmTaskSource, RegisteredTask, Style
+from evals.instructions import Instructions, read_instructions
 from unified_lm.names import closest
 
-OF_FILES = "dwzhu/LongEmbed"
+LONGEMBED = "dwzhu/LongEmbed"
 """The data set of mteb's whose splits have different columns."""
 
 
@@ -36,14 +36,14 @@ def mteb_tasks(
             metadata = mteb.get_task(name).metadata
         except KeyError as error:
             raise ValueError(f"mteb {mteb.__version__} knows no task {name!r}: {error}") from error
-        by_files = metadata.dataset["path"] == OF_FILES
+        by_files = metadata.dataset["path"] == LONGEMBED
         sources.append(HubTask(name=name, revision=metadata.dataset["revision"], by_files=by_files, mirror=mirror))
-        prompts[name] = own_prompts(metadata)
-    table = Instructions(name="mteb", tasks=prompts) if instructions is None else read(instructions)
+        prompts[name] = default_prompts(metadata)
+    table = Instructions(name="mteb", tasks=prompts) if instructions is None else read_instructions(instructions)
     return MtebSuite(name="mteb", sources=sources, instructions=table, metrics=metrics)
 
 
-def own_prompts(metadata: TaskMetadata) -> dict[str, str]:
+def default_prompts(metadata: TaskMetadata) -> dict[str, str]:
     """What mteb itself gives each side: the task's prompt, else that of its class.
 
     One without sides goes to documents too; one for queries only leaves documents without.
@@ -74,10 +74,10 @@ def lm_eval_tasks(
     newest, which is looked up once and recorded, and not needed with a mirror."""
     entries = []
     for name in tasks:
-        file, config = registered(name)
-        pinned = commit or ("0" * 40 if mirror else newest(config["dataset_path"]))
-        source: LmTaskSource = Registered(file=file, commit=pinned, mirror=mirror)
-        note, own = "", own_budget(config)
+        file, config = find_task_file(name)
+        pinned = commit or ("0" * 40 if mirror else latest_commit(config["dataset_path"]))
+        source: LmTaskSource = RegisteredTask(file=file, commit=pinned, mirror=mirror)
+        note, own = "", default_budget(config)
         if config.get("unsafe_code"):
             note = f"code run with {described()}"
             source = GeneratedCode(registered=source, allowed=run_generated_code, unsafe=unsafe,
@@ -90,14 +90,14 @@ def lm_eval_tasks(
                 template=template,
                 multiturn=multiturn,
                 budget=own and (budget or own),
-                metrics=metrics_of(config),
+                metrics=list_metrics(config),
                 note=note,
             )
         )
     return LmEvalSuite(name="lm_eval", entries=entries)
 
 
-def registered(name: str) -> tuple[str, dict[str, Any]]:
+def find_task_file(name: str) -> tuple[str, dict[str, Any]]:
     """The file of a task below lm_eval/tasks, and its configuration with functions as names.
 
     Raises ValueError for a name that lm-eval does not know or that is a group.
@@ -117,14 +117,14 @@ def registered(name: str) -> tuple[str, dict[str, Any]]:
     return str(Path(path).relative_to(Path(tasks.__file__).parent)), config
 
 
-def own_budget(config: dict[str, Any]) -> int | None:
+def default_budget(config: dict[str, Any]) -> int | None:
     """The task's budget of new tokens, or lm-eval's 256 where it has none; None for tasks that generate nothing."""
     if config.get("output_type", "generate_until") != "generate_until":
         return None
     return int((config.get("generation_kwargs") or {}).get("max_gen_toks", 256))
 
 
-def metrics_of(config: dict[str, Any]) -> list[str]:
+def list_metrics(config: dict[str, Any]) -> list[str]:
     """Every metric under every filter of the task; a metric of its own code counts by its function's name."""
     if config.get("unsafe_code"):
         return ["pass_at_1,create_test"]
@@ -133,7 +133,7 @@ def metrics_of(config: dict[str, Any]) -> list[str]:
     return [f"{metric},{chosen}" for chosen in filters for metric in metrics] or metrics
 
 
-def newest(path: str) -> str:
+def latest_commit(path: str) -> str:
     from huggingface_hub import HfApi
 
     return HfApi().dataset_info(path).sha

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evals.score import Score, Subject, key
-from evals.score_store import Store
+from evals.score import Score, Subject, identity_key
+from evals.score_store import ScoreStore
 
 METRIC = "mean"
 """The metric of every average; its task is the average's name."""
 
-MIXED = "mean score"
+MIXED_UNIT = "mean score"
 """The unit of an average over values in different units (correlations beside nDCG)."""
 
 
@@ -31,25 +31,25 @@ class Mean:
             raise ValueError(f"the average {self.name!r} " + (f"counts {sorted(twice)} twice" if twice else "is empty"))
 
 
-def with_means(
-    means: Sequence[Mean], scores: Sequence[Score], subject: Subject, store: Store, problems: Mapping[str, str]
+def compute_and_store_means(
+    means: Sequence[Mean], scores: Sequence[Score], subject: Subject, store: ScoreStore, problems: Mapping[str, str]
 ) -> list[Score]:
     """The averages that the scores allow; the store keeps the reason for each of the others.
 
     `problems`: task -> why it could not be read.
     """
-    found, lacking = averaged(means, scores, {**store.skipped(), **problems})
+    found, lacking = compute_means(means, scores, {**store.skipped_tasks(), **problems})
     model = subject.embedder or subject.search or subject.generator
     for mean in means:
         identity = {"mean": mean.name, "of": list(mean.of), "model": dict(model.identity), "step": subject.step}
         if mean.name in lacking:
-            store.skip(mean.name, identity, lacking[mean.name])
+            store.save_skipped(mean.name, identity, lacking[mean.name])
         else:
             store.save(mean.name, identity, [score for score in found if score.task == mean.name])
     return found
 
 
-def averaged(
+def compute_means(
     means: Sequence[Mean], scores: Sequence[Score], why: Mapping[str, str]
 ) -> tuple[list[Score], dict[str, str]]:
     """The averages that the scores allow, and the reason for each of the others.
@@ -59,19 +59,19 @@ def averaged(
     found: dict[str, Score] = {}
     lacking: dict[str, str] = {}
     for mean in means:
-        members = {member: found.get(member) or member_of(member, scores) for member in mean.of}
+        members = {member: found.get(member) or find_member_score(member, scores) for member in mean.of}
         missing = [member for member, score in members.items() if score is None]
         if missing:
-            reasons = [f"{member} ({lacking.get(member) or why.get(task_of(member)) or 'no score'})"
+            reasons = [f"{member} ({lacking.get(member) or why.get(task_of_member(member)) or 'no score'})"
                        for member in missing[:3]]  # fmt: skip
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             lacking[mean.name] = f"{len(missing)} of {len(mean.of)} missing: {', '.join(reasons)}{more}"
         else:
-            found[mean.name] = mean_of(mean, [score for score in members.values() if score is not None])
+            found[mean.name] = average_scores(mean, [score for score in members.values() if score is not None])
     return list(found.values()), lacking
 
 
-def mean_of(mean: Mean, members: Sequence[Score]) -> Score:
+def average_scores(mean: Mean, members: Sequence[Score]) -> Score:
     weights = [score.n if mean.weighted else 1 for score in members]
     units = {score.unit for score in members}
     value = sum(weight * score.value for weight, score in zip(weights, members, strict=True)) / sum(weights)
@@ -81,19 +81,19 @@ def mean_of(mean: Mean, members: Sequence[Score]) -> Score:
         task=mean.name,
         metric=METRIC,
         value=value,
-        unit=units.pop() if len(units) == 1 else MIXED,
+        unit=units.pop() if len(units) == 1 else MIXED_UNIT,
         subset="",
-        revision=key(of=[[score.task, score.metric, score.subset, score.revision] for score in members])[:16],
+        revision=identity_key(of=[[score.task, score.metric, score.subset, score.revision] for score in members])[:16],
         prompt="",
         n=sum(weights),
     )
 
 
-def task_of(member: str) -> str:
+def task_of_member(member: str) -> str:
     return member.partition("@")[0].partition(":")[0]
 
 
-def member_of(member: str, scores: Sequence[Score]) -> Score | None:
+def find_member_score(member: str, scores: Sequence[Score]) -> Score | None:
     """The score that a member names, where there is one."""
     name, _, subset = member.partition("@")
     task, _, metric = name.partition(":")

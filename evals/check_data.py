@@ -5,60 +5,60 @@ from typing import Any
 
 import datasets
 
-from evals.data_mirror import read_afresh
-from evals.embedding.suite import MtebSuite, quiet
-from evals.embedding.tasks import HubTask, TaskSource, differing, load
+from evals.data_mirror import cache_datasets_by_content
+from evals.embedding.suite import MtebSuite, silence_mteb
+from evals.embedding.tasks import HubTask, TaskSource, load_task_data, size_differences
 from evals.generation.generated_code import GeneratedCode
 from evals.generation.suite import LmEvalSuite
-from evals.generation.suite import quiet as lm_quiet
+from evals.generation.suite import silence_lm_eval as lm_quiet
 from evals.generation.tasks import LmTask
-from evals.score import Unread, reading
+from evals.score import UnreadableTaskError, unreadable_on_error
 
 LATE = {"InstructionReranking": "qrel_diff"}
 """Category -> the part of its data sets that mteb reads only after everything has been encoded."""
 
 
-def problems(suite: Any) -> Iterator[tuple[str, str]]:
+def find_data_problems(suite: Any) -> Iterator[tuple[str, str]]:
     """(task, what is wrong with its data or "") of each task of the suite."""
     if isinstance(suite, MtebSuite):
         for source in suite.sources:
-            with quiet():
-                yield source.name, told(lambda source=source: check(source))
+            with silence_mteb():
+                yield source.name, run_check(lambda source=source: check_mteb_task(source))
     elif isinstance(suite, LmEvalSuite):
         for entry in suite.entries:
             with lm_quiet():
-                yield entry.name, told(lambda entry=entry: check_lm(entry))
+                yield entry.name, run_check(lambda entry=entry: check_lm_task(entry))
 
 
-def told(check: Callable[[], str]) -> str:
+def run_check(check: Callable[[], str]) -> str:
     """What the check found, or the error that it ended in: the check goes on with the next task."""
     try:
-        with reading():
+        with unreadable_on_error():
             return check()
-    except Unread as error:
+    except UnreadableTaskError as error:
         return str(error)
 
 
-def check(source: TaskSource) -> str:
+def check_mteb_task(source: TaskSource) -> str:
     task = source.build()
     dataset = task.metadata.dataset
-    with read_afresh(dataset["revision"]), reading(dataset["path"]):
-        load(task)
+    with cache_datasets_by_content(dataset["revision"]), unreadable_on_error(dataset["path"]):
+        load_task_data(task)
         if late := LATE.get(task.metadata.type):
             datasets.load_dataset(dataset["path"], late, split=late, revision=dataset["revision"])
-        wrong = differing(task) if isinstance(source, HubTask) else ""
+        wrong = size_differences(task) if isinstance(source, HubTask) else ""
     task.unload_data()
     return wrong
 
 
-def check_lm(entry: LmTask) -> str:
+def check_lm_task(entry: LmTask) -> str:
     """Raises whatever stops lm-eval from reading the task's data; its examples are drawn as well."""
     from lm_eval.api.task import ConfigurableTask
 
     source = entry.source
     code = isinstance(source, GeneratedCode)
     config = source.registered.config(functions=False) if code else entry.config()
-    with read_afresh(source.revision):
+    with cache_datasets_by_content(source.revision):
         if code:
             pinned = config.get("dataset_kwargs") or {}
             documents = datasets.load_dataset(config["dataset_path"], split=config["test_split"], **pinned)

@@ -12,11 +12,11 @@ import datasets
 
 from unified_lm.files import cache_dir, folder_digest
 
-MIRROR = "mirror:"
+MIRROR_PREFIX = "mirror:"
 """Begins the revision of a task that is read from a mirror; the digest of its content follows."""
 
 
-def mirrored(mirror: str | Path, path: str, commit: str | None) -> Path:
+def mirror_folder(mirror: str | Path, path: str, commit: str | None) -> Path:
     """The folder of the data set `path` (`<org>/<name>`).
 
     Raises ValueError, with the command that fetches it, where there is none.
@@ -31,21 +31,21 @@ def mirrored(mirror: str | Path, path: str, commit: str | None) -> Path:
     return folder
 
 
-def content_of(folder: Path) -> str:
+def mirror_revision(folder: Path) -> str:
     """What stands as the revision of a mirrored data set."""
-    return f"{MIRROR}{folder_digest(folder)}"
+    return f"{MIRROR_PREFIX}{folder_digest(folder)}"
 
 
 @contextlib.contextmanager
-def read_afresh(revision: str) -> Iterator[None]:
+def cache_datasets_by_content(revision: str) -> Iterator[None]:
     """Keeps what is read from a mirror under the digest of its content, which `revision` names.
 
     datasets names its own cache of a local folder by the folder and not by what is in it: after a change of the mirror
     it would go on returning the rows that it read first.
     """
     usual = datasets.config.HF_DATASETS_CACHE
-    if revision.startswith(MIRROR):
-        content = revision.removeprefix(MIRROR).partition(" ")[0]
+    if revision.startswith(MIRROR_PREFIX):
+        content = revision.removeprefix(MIRROR_PREFIX).partition(" ")[0]
         datasets.config.HF_DATASETS_CACHE = str(cache_dir() / "mirrored" / content)
     try:
         yield

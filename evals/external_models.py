@@ -20,13 +20,13 @@ from unified_lm.files import folder_digest
 
 PACKAGED = "packaged:"
 BARE = "{text}"
-PROMPTS: Mapping[Side, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+PROMPT_NAMES: Mapping[Side, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 """The names under which sentence-transformers looks for the prompt of a side."""
 
 INSIDE_IDENTIFIER = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
-def model_folder(model: str, revision: str | None) -> Path:
+def resolve_model_folder(model: str, revision: str | None) -> Path:
     """A local folder, `packaged:<package>/<folder>` inside an installed package, or a hub id at a pinned revision.
 
     Raises ValueError naming the way out. A package is found, never imported.
@@ -73,7 +73,7 @@ class SentenceTransformers:
 
     @cached_property
     def folder(self) -> Path:
-        return model_folder(self.model, self.revision)
+        return resolve_model_folder(self.model, self.revision)
 
     @cached_property
     def _loaded(self) -> SentenceTransformer:
@@ -91,7 +91,7 @@ class SentenceTransformers:
             "weights": folder_digest(self.folder),
             "query": self.query,
             "document": self.document,
-            "prompts": {side: self.own_prompt(side) for side in PROMPTS},
+            "prompts": {side: self.own_prompt(side) for side in PROMPT_NAMES},
             "max_length": self._loaded.max_seq_length,
             "dtype": self.dtype,
             "similarity": self.similarity,
@@ -119,27 +119,27 @@ class SentenceTransformers:
 
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         """n texts -> float32 [n, d]."""
-        template = self.template(side)
+        template = self.template_for(side)
         asked = [template.replace("{instruction}", instruction).replace(BARE, text) for text in texts]
         encode = self._loaded.encode_query if side == "query" else self._loaded.encode_document
         with torch.inference_mode():
             vectors = encode(asked, prompt=self.own_prompt(side), batch_size=self.batch_size, show_progress_bar=False)
         return np.asarray(vectors, dtype=np.float32)
 
-    def template(self, side: Side) -> str:
+    def template_for(self, side: Side) -> str:
         return self.query if side == "query" else self.document
 
     def own_prompt(self, side: Side) -> str:
         """What the model brings for this side; nothing where a template takes its place."""
-        if not self.own_prompts or self.template(side) != BARE:
+        if not self.own_prompts or self.template_for(side) != BARE:
             return ""
         prompts = self._loaded.prompts
-        names = (*PROMPTS[side], self._loaded.default_prompt_name)
+        names = (*PROMPT_NAMES[side], self._loaded.default_prompt_name)
         return next((prompts[name] for name in names if prompts.get(name)), "")
 
-    def prompt(self, side: Side, instruction: str) -> str:
+    def describe_prompt(self, side: Side, instruction: str) -> str:
         """What stands before a text of this side, for the record."""
-        return self.own_prompt(side) + self.template(side).replace("{instruction}", instruction).removesuffix(BARE)
+        return self.own_prompt(side) + self.template_for(side).replace("{instruction}", instruction).removesuffix(BARE)
 
 
 @dataclass(kw_only=True)
@@ -175,7 +175,7 @@ class Bm25:
         texts = [f"{row.get('title') or ''} {row['text']}".strip() for row in corpus]
         self._ids = [row["id"] for row in corpus]
         self._index = bm25s.BM25(k1=self.k1, b=self.b, method=self.variant)
-        self._index.index(self._words(texts), show_progress=False)
+        self._index.index(self._tokenize(texts), show_progress=False)
 
     def search(
         self, queries: Any, *, top_k: int, top_ranked: Mapping[str, Sequence[str]] | None = None, **where: Any
@@ -186,14 +186,14 @@ class Bm25:
         asked = [f"{row['text']} {row.get('instruction') or ''}".strip() for row in queries]
         positions = {name: i for i, name in enumerate(self._ids)}
         ranked: dict[str, dict[str, float]] = {}
-        for query, known in zip(queries["id"], self._words(asked), strict=True):
+        for query, known in zip(queries["id"], self._tokenize(asked), strict=True):
             scores = self._index.get_scores(known) if known else np.zeros(len(self._ids), dtype=np.float32)
             among = range(len(self._ids)) if top_ranked is None else [positions[name] for name in top_ranked[query]]
             best = sorted(among, key=lambda i: -scores[i])[:top_k]
             ranked[query] = {self._ids[i]: float(scores[i]) for i in best}
         return ranked
 
-    def _words(self, texts: list[str]) -> list[list[str]]:
+    def _tokenize(self, texts: list[str]) -> list[list[str]]:
         if self.identifiers == "split":
             texts = [INSIDE_IDENTIFIER.sub(" ", text) for text in texts]
         return bm25s.tokenize(texts, stopwords=self.stopwords, return_ids=False, show_progress=False)

@@ -9,7 +9,7 @@ import torch
 
 
 @contextlib.contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Leaves the global generators of Python, numpy and torch (CPU and GPUs) as they were found."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []

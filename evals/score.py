@@ -18,7 +18,7 @@ Side = Literal["query", "document"]
 Progress = Callable[[str, int, int], None]
 """Called as (task, i, n) when task i of n (from 1) begins."""
 
-BOUNDS: Mapping[str, tuple[float, float]] = {
+UNIT_BOUNDS: Mapping[str, tuple[float, float]] = {
     "fraction": (0.0, 1.0),
     "correlation": (-1.0, 1.0),
     "p-MRR": (-1.0, 1.0),
@@ -34,19 +34,19 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """The units a score may have, with the smallest and the largest possible value."""
 
-PROTOCOLS: Mapping[str, int] = {"mteb": 2, "lm_eval": 2}
+PROTOCOL_VERSIONS: Mapping[str, int] = {"mteb": 2, "lm_eval": 2}
 """How our suites score; part of every key. Raise one where the same inputs would give other scores."""
 
-SUBSET = " (subset)"
+SUBSET_MARK = " (subset)"
 """Ends the name of a suite in the scores of a part of it, or of a part of its data: no table reads these."""
 
-ROUNDING = 1e-6
+TOLERANCE = 1e-6
 """How far float32 arithmetic may push a value beyond its unit's bounds (a correlation of 1.0000001)."""
 
 
-def subset_of(suite: str) -> str:
+def subset_name(suite: str) -> str:
     """The name under which a part of a suite's data is scored."""
-    return suite if suite.endswith(SUBSET) else suite + SUBSET
+    return suite if suite.endswith(SUBSET_MARK) else suite + SUBSET_MARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,12 @@ class Score:
 
     def __post_init__(self) -> None:
         where = f"{self.suite}/{self.task} {self.metric}"
-        if self.unit not in BOUNDS:
-            raise ValueError(f"{where}: unknown unit {self.unit!r}; use one of {sorted(BOUNDS)}")
-        low, high = BOUNDS[self.unit]
+        if self.unit not in UNIT_BOUNDS:
+            raise ValueError(f"{where}: unknown unit {self.unit!r}; use one of {sorted(UNIT_BOUNDS)}")
+        low, high = UNIT_BOUNDS[self.unit]
         if not math.isfinite(self.value):
             raise ValueError(f"{where}: the value {self.value} is not finite, so it is no score")
-        if not low - ROUNDING <= self.value <= high + ROUNDING:
+        if not low - TOLERANCE <= self.value <= high + TOLERANCE:
             raise ValueError(f"{where}: the value {self.value} is outside [{low}, {high}], the bounds of {self.unit}")
         if self.n < 1:
             raise ValueError(f"{where}: n is the number of scored examples and must be at least 1, not {self.n}")
@@ -115,7 +115,7 @@ class Embedder(Protocol):
 
 
 @runtime_checkable
-class Generator(Protocol):
+class TextGenerator(Protocol):
     """Token ids to likelihoods and continuations. `identity` is JSON-safe and holds everything that decides them."""
 
     @property
@@ -159,7 +159,7 @@ class Subject:
 
     name: str
     embedder: Embedder | None = None
-    generator: Generator | None = None
+    generator: TextGenerator | None = None
     search: Searcher | None = None
     step: int | None = None
 
@@ -170,11 +170,11 @@ class Subject:
             raise ValueError(f"subject {self.name!r} has an embedder and a search model: score them as two subjects")
 
 
-class Unread(ValueError):
+class UnreadableTaskError(ValueError):
     """A task whose data, or whose settings, cannot be read."""
 
 
-class Unscored(ValueError):
+class IncompleteSuiteError(ValueError):
     """Tasks of a suite without a score, task -> why, and the `scores` of all others."""
 
     def __init__(self, suite: str, problems: Mapping[str, str], scores: "Sequence[Score]") -> None:
@@ -184,18 +184,21 @@ class Unscored(ValueError):
 
 
 @contextlib.contextmanager
-def reading(place: str = "") -> Iterator[None]:
-    """Whatever stops the block is `Unread`, with the place and all causes, so that other tasks can go on."""
+def unreadable_on_error(place: str = "") -> Iterator[None]:
+    """Turn any error of the block into `UnreadableTaskError`, with the place and all causes.
+
+    The suite then goes on with its other tasks.
+    """
     try:
         yield
-    except Unread:
+    except UnreadableTaskError:
         raise
     except Exception as error:
-        said = "; from ".join(causes(error))
-        raise Unread(f"{place}: {said}" if place else said) from error
+        said = "; from ".join(describe_causes(error))
+        raise UnreadableTaskError(f"{place}: {said}" if place else said) from error
 
 
-def causes(error: BaseException | None) -> Iterator[str]:
+def describe_causes(error: BaseException | None) -> Iterator[str]:
     """The error and what it came from, a line each."""
     while error is not None:
         yield f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -206,7 +209,7 @@ def causes(error: BaseException | None) -> Iterator[str]:
 class Suite(Protocol):
     """A named, frozen set of tasks. `score` resumes from what `folder` holds for the same identity.
 
-    It raises `Unscored` where tasks cannot be read, when all others are scored.
+    It raises `IncompleteSuiteError` where tasks cannot be read, when all others are scored.
 
     `parts`: suites of the same name that can be scored apart, in any order and by several processes; what they leave in
     `folder` is what the whole one finds there.
@@ -217,12 +220,12 @@ class Suite(Protocol):
     @property
     def tasks(self) -> Sequence[str]: ...
 
-    def parts(self) -> "Sequence[Suite]": ...
+    def split_into_parts(self) -> "Sequence[Suite]": ...
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]: ...
 
 
-def canonical(parts: Mapping[str, Any]) -> str:
+def canonical_json(parts: Mapping[str, Any]) -> str:
     """JSON with sorted keys. Raises ValueError for anything JSON does not hold: a repr may change between processes."""
     try:
         return json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -230,6 +233,6 @@ def canonical(parts: Mapping[str, Any]) -> str:
         raise ValueError(f"an identity holds only JSON values (text, numbers, lists, dicts): {error}") from error
 
 
-def key(**parts: Any) -> str:
+def identity_key(**parts: Any) -> str:
     """sha256, in hex, of everything that decides a score: equal parts give equal keys in any order and process."""
-    return hashlib.sha256(canonical(parts).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()

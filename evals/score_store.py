@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.score import Score, canonical, key
+from evals.score import Score, canonical_json, identity_key
 from unified_lm.files import written_whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class ScoreStore:
     """The results that one suite keeps in `folder`. An identity is the mapping that decides a task's scores."""
 
     folder: Path
     suite: str
 
     def path(self, task: str, identity: Mapping[str, Any]) -> Path:
-        return self.folder / _file_name(self.suite) / f"{_file_name(task)}-{key(**identity)[:16]}.json"
+        return self.folder / _file_name(self.suite) / f"{_file_name(task)}-{identity_key(**identity)[:16]}.json"
 
     def load(self, task: str, identity: Mapping[str, Any]) -> list[Score] | None:
         """The stored scores of exactly this identity; None where there are none or the task was skipped.
@@ -31,7 +31,7 @@ class Store:
             return None
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            same = canonical(record["identity"]) == canonical(identity)
+            same = canonical_json(record["identity"]) == canonical_json(identity)
             scores = None if record["skipped"] else [Score.from_dict(score) for score in record["scores"]]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} holds no scores ({error}): delete it and score again") from error
@@ -42,11 +42,11 @@ class Store:
     def save(self, task: str, identity: Mapping[str, Any], scores: Sequence[Score]) -> None:
         self._write(task, identity, [score.to_dict() for score in scores], "")
 
-    def skip(self, task: str, identity: Mapping[str, Any], reason: str) -> None:
+    def save_skipped(self, task: str, identity: Mapping[str, Any], reason: str) -> None:
         """Record why a task has no score. A later `load` ignores it, so the task is tried again."""
         self._write(task, identity, [], reason)
 
-    def skipped(self) -> dict[str, str]:
+    def skipped_tasks(self) -> dict[str, str]:
         """Task -> reason, for every task of the suite that was skipped in this folder."""
         records = [
             json.loads(path.read_text(encoding="utf-8"))
@@ -54,7 +54,9 @@ class Store:
         ]
         return {record["task"]: record["skipped"] for record in records if record["skipped"]}
 
-    def scored(self, task: str, identity: Mapping[str, Any], compute: Callable[[], list[Score]]) -> list[Score]:
+    def load_or_compute(
+        self, task: str, identity: Mapping[str, Any], compute: Callable[[], list[Score]]
+    ) -> list[Score]:
         """The stored scores of this identity, else those that `compute` gives, on disk before they are returned."""
         scores = self.load(task, identity)
         if scores is None:
@@ -66,7 +68,7 @@ class Store:
         self.load(task, identity)  # raises before a file of another identity would be overwritten
         record = {
             "task": task,
-            "key": key(**identity),
+            "key": identity_key(**identity),
             "identity": dict(identity),
             "skipped": skipped,
             "scores": scores,

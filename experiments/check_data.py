@@ -36,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     own, overrides = split_arguments(arguments, OWN, USAGE)
     if len({"suites", "data", "tables"} & set(own)) > 1:
         raise UsageError(f"give one of suites=, data= and tables=; {USAGE}")
-    jobs = jobs_of_tables(own, overrides) if "tables" in own else []
+    jobs = compose_table_rows(own, overrides) if "tables" in own else []
     failures = []
-    for place, problem in chain(learnt(own, jobs, overrides), scored(own, jobs, overrides)):
+    for place, problem in chain(check_training_data(own, jobs, overrides), check_suites(own, jobs, overrides)):
         print(f"{'FAIL' if problem else 'ok  '} {place}{': ' if problem else ''}{problem}", flush=True)
         failures += [f"{place}: {problem}"] if problem else []
     if failures:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failures else 0
 
 
-def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Composition]:
+def compose_table_rows(own: Mapping[str, str], overrides: Sequence[str]) -> list[Composition]:
     """The rows of the tables that are asked for, composed."""
     found = []
     for number in own["tables"].split(","):
@@ -60,14 +60,16 @@ def jobs_of_tables(own: Mapping[str, str], overrides: Sequence[str]) -> list[Com
     return found
 
 
-def learnt(own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def check_training_data(
+    own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """(place, what is wrong or "") of each hub data set that is trained on, each once."""
     if "suites" in own:
         return
     if "tables" in own:
-        data = [(stage.choices["data"], stage) for job in jobs for stage in with_stages(job)]
+        data = [(stage.choices["data"], stage) for job in jobs for stage in iterate_stages(job)]
     else:
-        names = named(own, "data")
+        names = option_names(own, "data")
         data = [(name, compose([f"data={name}", "scale=none", *overrides])) for name in names]
     seen = []
     for name, job in data:
@@ -75,24 +77,24 @@ def learnt(own: Mapping[str, str], jobs: Sequence[Composition], overrides: Seque
             for source, node in settings["sources"].items():
                 if node.get("_target_") == HUB and node not in seen:
                     seen.append(node)
-                    yield f"{name}/{stream}/{source}", opened(node)
+                    yield f"{name}/{stream}/{source}", check_hub_dataset(node)
 
 
-def named(own: Mapping[str, str], kind: str) -> list[str]:
+def option_names(own: Mapping[str, str], kind: str) -> list[str]:
     """The suites or the data that are asked for, or all that need nothing of the user's."""
     group = {"suites": "evals", "data": "data"}[kind]
     return own[kind].split(",") if kind in own else [name for name in list_options(group) if name not in NEEDS_A_VALUE]
 
 
-def with_stages(job: Composition) -> Iterator[Composition]:
+def iterate_stages(job: Composition) -> Iterator[Composition]:
     """A job and all runs that it starts from or learns from."""
     yield job
     for other in (compose_parent(job), compose_teacher(job)):
         if other is not None:
-            yield from with_stages(other)
+            yield from iterate_stages(other)
 
 
-def opened(node: Mapping[str, Any]) -> str:
+def check_hub_dataset(node: Mapping[str, Any]) -> str:
     """What is wrong with a data set of the hub, or ""; the check goes on whatever it is."""
     from experiments.config.build import instantiate_node
 
@@ -103,24 +105,26 @@ def opened(node: Mapping[str, Any]) -> str:
     return ""
 
 
-def scored(own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+def check_suites(
+    own: Mapping[str, str], jobs: Sequence[Composition], overrides: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """(suite/task, what is wrong or "") of named suites, those of tables, or all that need no file."""
     if "data" in own:
         return
     if "suites" in own or not jobs:
-        names = named(own, "suites")
+        names = option_names(own, "suites")
         jobs = [compose([f"evals=[{name}]", "scale=none", *overrides]) for name in names]
     suites: dict[str, Any] = {}
     for job in jobs:
         suites |= make_paths_absolute(job.resolved["evals"])
     for name, suite in suites.items():
-        for task, problem in checked(name, suite):
+        for task, problem in check_suite_tasks(name, suite):
             yield f"{name}/{task}", problem
 
 
-def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def check_suite_tasks(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(task, what is wrong or "") of each task of a suite."""
-    from evals.check_data import problems
+    from evals.check_data import find_data_problems
     from experiments.config.build import instantiate_node
 
     try:
@@ -128,7 +132,7 @@ def checked(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     except (ValueError, OSError) as error:
         yield "*", first_line(str(error))
         return
-    yield from problems(suite)
+    yield from find_data_problems(suite)
 
 
 if __name__ == "__main__":

@@ -35,19 +35,19 @@ def main(arguments: Sequence[str]) -> int:
     own, overrides = split_arguments(arguments, ["model", "evals", "tasks"], USAGE)
     if "model" not in own or "evals" not in own:
         raise UsageError(USAGE)
-    overrides = [*chosen(own), *overrides]
+    overrides = [*suite_overrides(own), *overrides]
     folder = find_run_folder(own["model"])
     if folder is None:
         run = identify_foreign_model(own["model"], overrides)
         code, folder = ensure_run(run), run.folder
     else:
-        code = rescored(folder, overrides)
+        code = rescore_run(folder, overrides)
     suites = make_paths_absolute(compose([*overrides, "scale=none"]).resolved["evals"])
-    tell(folder, suites)
+    print_scores(folder, suites)
     return code
 
 
-def chosen(own: Mapping[str, str]) -> list[str]:
+def suite_overrides(own: Mapping[str, str]) -> list[str]:
     """The overrides that choose the suites, and the tasks of the one suite that takes any.
 
     Raises `UsageError` for tasks without exactly one suite to give them to.
@@ -61,13 +61,13 @@ def chosen(own: Mapping[str, str]) -> list[str]:
     return [*overrides, f"evals.{names[0]}.{TASKS.get(names[0], 'only')}={own['tasks']}"]
 
 
-def rescored(folder: Path, overrides: Sequence[str]) -> int:
+def rescore_run(folder: Path, overrides: Sequence[str]) -> int:
     """Score a finished run with other suites; what it has stays."""
     with record.lock_run(folder):
         entry = record.read_record(folder)
         if entry is None or entry["digest"] is None:
             raise UsageError(f"{display_path(folder)} has not been trained to its end: run it again")
-        config = asked_anew(entry["config"], overrides, folder)
+        config = config_for_rescoring(entry["config"], overrides, folder)
         if record.is_complete(entry, config):
             print(f"already there: {display_path(folder)}")
             return 0
@@ -76,7 +76,7 @@ def rescored(folder: Path, overrides: Sequence[str]) -> int:
         return run_worker(folder, config)
 
 
-def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> dict[str, Any]:
+def config_for_rescoring(config: Mapping[str, Any], overrides: Sequence[str], folder: Path) -> dict[str, Any]:
     """A run's config with other suites, and with the overrides that say how to score and not what was trained.
 
     Raises `UsageError` for an override that would say otherwise.
@@ -94,12 +94,12 @@ def asked_anew(config: Mapping[str, Any], overrides: Sequence[str], folder: Path
     return changed
 
 
-def tell(folder: Path, suites: Mapping[str, Any]) -> None:
+def print_scores(folder: Path, suites: Mapping[str, Any]) -> None:
     """The scores of these suites as a table, also written to outputs/scores/<digest>/scores.json."""
     entry = record.read_record(folder)
     if entry is None or entry["digest"] is None:
         return
-    names = {name for suite in suites for name in named(suite)}
+    names = {name for suite in suites for name in names_in_scores(suite)}
     found = [score for score in entry["scores"] if score["suite"] in names]
     rows = [
         (score["suite"], score["task"], score["subset"], score["metric"], f"{score['value']:.4f}", str(score["n"]))
@@ -116,7 +116,7 @@ def tell(folder: Path, suites: Mapping[str, Any]) -> None:
     print(f"record: {display_path(folder / record.RECORD)}")
 
 
-def named(suite: str) -> tuple[str, ...]:
+def names_in_scores(suite: str) -> tuple[str, ...]:
     """The names under which a suite's scores may stand: a part of it, or a changed one, bears a mark."""
     return suite, *(f"{suite}{mark}" for mark in (" (subset)", " (changed)", " (changed) (subset)"))
 

@@ -15,7 +15,7 @@ from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import TaskSource, opaque, own_task, retrieval_data
+from evals.embedding.tasks import TaskSource, make_task, opaque_id, retrieval_data
 from evals.instructions import Instructions
 from unified_lm.files import digest, file_digest
 
@@ -44,7 +44,7 @@ class BeirFolder:
             if not path.is_file():
                 raise ValueError(f"{path} is missing: a BEIR folder holds {', '.join(files)}")
         corpus, queries, qrels = files.values()
-        return own_task(
+        return make_task(
             AbsTaskRetrieval,
             name=self.name,
             type_="Retrieval",
@@ -52,7 +52,7 @@ class BeirFolder:
             main_score="ndcg_at_10",
             path=root.name,
             revision=digest(*(file_digest(path) for path in files.values())),
-            data=lambda: _beir(corpus, queries, qrels),
+            data=lambda: _load_beir(corpus, queries, qrels),
             ignore_identical_ids=self.ignore_identical_ids,
         )
 
@@ -70,7 +70,7 @@ class StsFile:
         path = Path(self.file)
         if not path.is_file():
             raise ValueError(f"{path} is missing: name a tsv or csv file with sentence1, sentence2 and score")
-        return own_task(
+        return make_task(
             AbsTaskSTS,
             name=self.name,
             type_="STS",
@@ -78,7 +78,7 @@ class StsFile:
             main_score="cosine_spearman",
             path=path.name,
             revision=file_digest(path),
-            data=lambda: DatasetDict({"test": Dataset.from_list(_pairs(path))}),
+            data=lambda: DatasetDict({"test": Dataset.from_list(_read_pairs(path))}),
         )
 
 
@@ -87,26 +87,28 @@ def retrieval_suite(
 ) -> MtebSuite:
     """One BEIR folder as a suite; `instruction` is the queries'."""
     source = BeirFolder(folder=folder, split=split)
-    return _suite(name, source, instruction, metrics)
+    return _one_task_suite(name, source, instruction, metrics)
 
 
 def similarity_suite(
     *, file: str, name: str = "local_sts", instruction: str = "", metrics: Sequence[str] = ()
 ) -> MtebSuite:
     """One file of sentence pairs as a suite; both sentences get the `instruction`."""
-    return _suite(name, StsFile(file=file), instruction, metrics)
+    return _one_task_suite(name, StsFile(file=file), instruction, metrics)
 
 
-def _suite(name: str, source: TaskSource, instruction: str, metrics: Sequence[str]) -> MtebSuite:
+def _one_task_suite(name: str, source: TaskSource, instruction: str, metrics: Sequence[str]) -> MtebSuite:
     table = Instructions(name=name, tasks={source.name: {"query": instruction}})
     return MtebSuite(name=name, sources=[source], instructions=table, metrics=metrics)
 
 
-def _beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
-    documents = {row["_id"]: row for row in _rows(corpus)}
-    asked = {row["_id"]: row for row in _rows(queries)}
-    relevant = _relevant(qrels, set(documents), set(asked))
-    excluded = {query: _excluded(row, queries, set(documents)) for query, row in asked.items() if query in relevant}
+def _load_beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
+    documents = {row["_id"]: row for row in _read_jsonl(corpus)}
+    asked = {row["_id"]: row for row in _read_jsonl(queries)}
+    relevant = _read_qrels(qrels, set(documents), set(asked))
+    excluded = {
+        query: _read_excluded_ids(row, queries, set(documents)) for query, row in asked.items() if query in relevant
+    }
     candidates = None
     if any(excluded.values()):
         candidates = {
@@ -114,18 +116,18 @@ def _beir(corpus: Path, queries: Path, qrels: Path) -> dict[str, Any]:
             for query, left_out in excluded.items()
         }
     return retrieval_data(
-        corpus=[(opaque(document), row["title"], row["text"]) for document, row in documents.items()],
-        queries=[(opaque(query), row["text"]) for query, row in asked.items() if query in relevant],
+        corpus=[(opaque_id(document), row["title"], row["text"]) for document, row in documents.items()],
+        queries=[(opaque_id(query), row["text"]) for query, row in asked.items() if query in relevant],
         relevant={
-            opaque(query): {opaque(document): grade for document, grade in grades.items()}
+            opaque_id(query): {opaque_id(document): grade for document, grade in grades.items()}
             for query, grades in relevant.items()
         },
         candidates=candidates
-        and {opaque(query): [opaque(document) for document in listed] for query, listed in candidates.items()},
+        and {opaque_id(query): [opaque_id(document) for document in listed] for query, listed in candidates.items()},
     )
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of corpus.jsonl or queries.jsonl, with text ids, and "" for a title that is missing or null."""
     seen: set[str] = set()
     with path.open(encoding="utf-8") as file:
@@ -149,7 +151,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             yield {**row, "_id": name, "title": row.get("title") or ""}
 
 
-def _relevant(path: Path, documents: set[str], queries: set[str]) -> dict[str, dict[str, int]]:
+def _read_qrels(path: Path, documents: set[str], queries: set[str]) -> dict[str, dict[str, int]]:
     """Query -> document -> grade, of queries with at least one relevant document. A first line may be a header."""
     relevant: dict[str, dict[str, int]] = {}
     with path.open(encoding="utf-8") as file:
@@ -171,7 +173,7 @@ def _relevant(path: Path, documents: set[str], queries: set[str]) -> dict[str, d
     return judged
 
 
-def _excluded(row: Mapping[str, Any], path: Path, documents: set[str]) -> set[str]:
+def _read_excluded_ids(row: Mapping[str, Any], path: Path, documents: set[str]) -> set[str]:
     listed = row.get("excluded_ids") or []
     if not isinstance(listed, list):
         raise ValueError(f"{path}: query {row['_id']!r}: `excluded_ids` must be a list, not {listed!r}")
@@ -181,7 +183,7 @@ def _excluded(row: Mapping[str, Any], path: Path, documents: set[str]) -> set[st
     return names
 
 
-def _pairs(path: Path) -> list[dict[str, Any]]:
+def _read_pairs(path: Path) -> list[dict[str, Any]]:
     pairs = []
     with path.open(encoding="utf-8", newline="") as file:
         first = file.readline()
@@ -195,13 +197,13 @@ def _pairs(path: Path) -> list[dict[str, Any]]:
             if reader.line_num == 1 and {"sentence1", "sentence2", "score"} <= set(fields):
                 columns = [fields.index(name) for name in ("sentence1", "sentence2", "score")]
             elif fields:
-                pairs.append(_pair(fields, columns, where))
+                pairs.append(_parse_pair(fields, columns, where))
     if not pairs:
         raise ValueError(f"{path} holds no pairs of sentences")
     return pairs
 
 
-def _pair(fields: Sequence[str], columns: Sequence[int], where: str) -> dict[str, Any]:
+def _parse_pair(fields: Sequence[str], columns: Sequence[int], where: str) -> dict[str, Any]:
     if len(fields) <= max(columns):
         raise ValueError(
             f"{where}: {len(fields)} fields, too few; a header names sentence1, sentence2 and score, "

@@ -11,17 +11,17 @@ from mteb.abstasks import AbsTask
 FILES = ("corpus", "queries", "qrels")
 
 
-def read_by_files(task: AbsTask) -> AbsTask:
+def load_by_files(task: AbsTask) -> AbsTask:
     """The same task over `<configuration>/{corpus,queries,qrels}.jsonl` of its data set, local or at its revision."""
     kind = type(task)
 
     def load_data(self: AbsTask, num_proc: int | None = None, **ignored: Any) -> None:
         if self.data_loaded:
             return
-        tables = {name: list(rows(self.metadata.dataset, name)) for name in FILES}
+        tables = {name: list(read_table_rows(self.metadata.dataset, name)) for name in FILES}
         self.corpus, self.queries, self.relevant_docs = {}, {}, {}
         for split in self.metadata.eval_splits:
-            part = {name: of_length(split, listed) for name, listed in tables.items()}
+            part = {name: select_length(split, listed) for name, listed in tables.items()}
             self.corpus[split] = {row["doc_id"]: {"text": row["text"]} for row in part["corpus"]}
             self.queries[split] = {row["qid"]: row["text"] for row in part["queries"]}
             self.relevant_docs[split] = {row["qid"]: {row["doc_id"]: 1} for row in part["qrels"]}
@@ -32,14 +32,14 @@ def read_by_files(task: AbsTask) -> AbsTask:
     return copy
 
 
-def rows(dataset: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
+def read_table_rows(dataset: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
     root = (
         dataset["path"] if Path(dataset["path"]).is_dir() else f"hf://datasets/{dataset['path']}@{dataset['revision']}"
     )
     return datasets.load_dataset("json", data_files=f"{root}/{dataset['name']}/{name}.jsonl", split="train")
 
 
-def of_length(split: str, listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def select_length(split: str, listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of a split: those of context length N for `test_N`, else all."""
     length = split.removeprefix("test_")
     return [row for row in listed if not length.isdigit() or row["context_length"] == int(length)]

@@ -11,16 +11,16 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.similarity_functions import cos_sim, dot_score, pairwise_cos_sim, pairwise_dot_score
 from mteb.types import PromptType
 
-from evals.instructions import ROW, Instructions
+from evals.instructions import QUERY_INSTRUCTION, Instructions
 from evals.score import Embedder, Searcher, Side
 
-NO_TEXT = "."
+EMPTY_TEXT = "."
 """Read in place of an empty text: published corpora hold documents without one, and a model needs something to read."""
 
-SIMILARITY = {"cosine": ScoringFunction.COSINE, "dot": ScoringFunction.DOT_PRODUCT}
+SCORING_FUNCTIONS = {"cosine": ScoringFunction.COSINE, "dot": ScoringFunction.DOT_PRODUCT}
 
 
-def meta(name: str, digest: str, similarity: ScoringFunction | None) -> ModelMeta:
+def model_meta(name: str, digest: str, similarity: ScoringFunction | None) -> ModelMeta:
     """A model whose revision is the digest of everything that decides its scores."""
     return ModelMeta.create_empty(
         overwrites={
@@ -52,14 +52,14 @@ class MtebEncoder:
     ) -> np.ndarray:
         """Every text of `inputs` -> float32 [n, d], in order. Raises ValueError where a vector is not finite."""
         side: Side = "document" if prompt_type == PromptType.document else "query"
-        instruction = self.instructions.of(task_metadata.name, side)
-        texts, instructions = _texts(inputs, instruction)
+        instruction = self.instructions.instruction_for(task_metadata.name, side)
+        texts, instructions = _texts_and_instructions(inputs, instruction)
         vectors = np.concatenate(
             [
                 np.asarray(
                     self.embedder.encode([texts[i] for i in group], side=side, instruction=instructions[group[0]])
                 )
-                for group in _runs(instructions)
+                for group in _group_by_instruction(instructions)
             ]
         ).astype(np.float32, copy=False)
         if not np.isfinite(vectors).all():
@@ -78,27 +78,27 @@ class MtebEncoder:
         return score(embeddings1, embeddings2)
 
 
-class Compared:
+class ComparedBy:
     """An embedder whose vectors, as they come, are compared by another similarity."""
 
     def __init__(self, embedder: Embedder, similarity: Literal["cosine", "dot"]) -> None:
         self._embedder, self.similarity = embedder, similarity
         self.identity = {**embedder.identity, "similarity": similarity}
         self.readout, self.attention = embedder.readout, embedder.attention
-        if hasattr(embedder, "prompt"):
-            self.prompt = embedder.prompt
+        if hasattr(embedder, "describe_prompt"):
+            self.describe_prompt = embedder.describe_prompt
 
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         return self._embedder.encode(texts, side=side, instruction=instruction)
 
 
-def compared(embedder: Embedder, similarity: Literal["cosine", "dot"]) -> Embedder:
+def with_similarity(embedder: Embedder, similarity: Literal["cosine", "dot"]) -> Embedder:
     """The embedder under another similarity; one that norms its vectors for cosine leaves them as they are for dot."""
     if embedder.similarity == similarity:
         return embedder
     if is_dataclass(embedder) and "similarity" in {field.name for field in fields(embedder)}:
         return replace(embedder, similarity=similarity)
-    return Compared(embedder, similarity)
+    return ComparedBy(embedder, similarity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,23 +115,23 @@ class MtebSearch:
         return self.searcher.search(queries, **where)
 
 
-def _texts(batches: Iterable[dict[str, Any]], instruction: str) -> tuple[list[str], list[str]]:
+def _texts_and_instructions(batches: Iterable[dict[str, Any]], instruction: str) -> tuple[list[str], list[str]]:
     """Texts and their instructions. mteb appends a query's own instruction to its text; where the table has a place
     for it, the bare query is read and the instruction goes there."""
     texts: list[str] = []
     instructions: list[str] = []
     for batch in batches:
-        if ROW in instruction:
+        if QUERY_INSTRUCTION in instruction:
             if "instruction" not in batch:
                 raise ValueError(f"the instruction {instruction!r} has a place for the query's own, but there is none")
-            texts.extend(text if text.strip() else NO_TEXT for text in batch["query"])
-            instructions.extend(instruction.replace(ROW, own) for own in batch["instruction"])
+            texts.extend(text if text.strip() else EMPTY_TEXT for text in batch["query"])
+            instructions.extend(instruction.replace(QUERY_INSTRUCTION, own) for own in batch["instruction"])
         else:
-            texts.extend(text if text.strip() else NO_TEXT for text in batch["text"])
+            texts.extend(text if text.strip() else EMPTY_TEXT for text in batch["text"])
             instructions.extend(instruction for _ in batch["text"])
     return texts, instructions
 
 
-def _runs(instructions: list[str]) -> list[list[int]]:
+def _group_by_instruction(instructions: list[str]) -> list[list[int]]:
     """Indices of neighbours that share an instruction, in order."""
     return [list(group) for _, group in itertools.groupby(range(len(instructions)), key=instructions.__getitem__)]

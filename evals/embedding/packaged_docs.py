@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskPairClassification, AbsTaskRetrieval
 from mteb.types import PromptType
 
-from evals.embedding.tasks import opaque, own_task, retrieval_data
+from evals.embedding.tasks import make_task, opaque_id, retrieval_data
 from unified_lm.data.packaged.source import DocumentedObject, held_out_objects
 
 PATH = "unified_lm/packaged"
@@ -37,7 +37,7 @@ class CodeRetrieval:
     name: str = "PackagedCodeRetrieval"
 
     def build(self) -> AbsTask:
-        return _retrieval(self.name, code, self.groups, self.group, self.queries)
+        return _retrieval_task(self.name, code, self.groups, self.group, self.queries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ExplanationRetrieval:
     name: str = "PackagedExplanationRetrieval"
 
     def build(self) -> AbsTask:
-        return _retrieval(self.name, explanation, self.groups, self.group, self.queries)
+        return _retrieval_task(self.name, explanation, self.groups, self.group, self.queries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class CodeReranking:
     name: str = "PackagedCodeReranking"
 
     def build(self) -> AbsTask:
-        return _retrieval(self.name, code, self.groups, self.group, self.queries, within_group=True)
+        return _retrieval_task(self.name, code, self.groups, self.group, self.queries, within_group=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +77,20 @@ class ExplanationPairs:
 
     def build(self) -> AbsTask:
         rows = []
-        for members in grouped(held_out_objects(), explanation, self.group, self.groups):
+        for members in group_by_module(held_out_objects(), explanation, self.group, self.groups):
             for i in range(self.queries):
                 asked, other = members[i], members[(i + 1) % len(members)]
                 rows.append({"sentence1": asked.description, "sentence2": explanation(asked), "labels": 1})
                 rows.append({"sentence1": asked.description, "sentence2": explanation(other), "labels": 0})
-        return own_task(
+        return make_task(
             AbsTaskPairClassification,
             name=self.name,
             type_="PairClassification",
             description="Does a paragraph explain the function that a sentence describes?",
             main_score="similarity_ap",
             path=PATH,
-            revision=content(rows),
-            data=partial(_splits, test=_shuffled(rows)),
+            revision=rows_digest(rows),
+            data=partial(_dataset_splits, test=_shuffle_rows(rows)),
             input1_prompt_type=PromptType.query,
             input2_prompt_type=PromptType.document,
         )
@@ -106,22 +106,22 @@ class SubpackageClassification:
     name: str = "PackagedSubpackageClassification"
 
     def build(self) -> AbsTask:
-        labelled = described(held_out_objects(), self.subpackages, self.train + self.test)
+        labelled = descriptions_by_subpackage(held_out_objects(), self.subpackages, self.train + self.test)
         rows = {
             split: [
                 {"text": text, "label": label} for label, texts in enumerate(labelled.values()) for text in texts[part]
             ]
             for split, part in (("train", slice(self.train)), ("test", slice(self.train, None)))
         }
-        return own_task(
+        return make_task(
             AbsTaskClassification,
             name=self.name,
             type_="Classification",
             description="Which subpackage of scipy does a description come from?",
             main_score="accuracy",
             path=PATH,
-            revision=content(rows),
-            data=partial(_splits, train=_shuffled(rows["train"]), test=_shuffled(rows["test"])),
+            revision=rows_digest(rows),
+            data=partial(_dataset_splits, train=_shuffle_rows(rows["train"]), test=_shuffle_rows(rows["test"])),
         )
 
 
@@ -134,17 +134,17 @@ class SubpackageClustering:
     name: str = "PackagedSubpackageClustering"
 
     def build(self) -> AbsTask:
-        labelled = described(held_out_objects(), self.subpackages, self.texts)
+        labelled = descriptions_by_subpackage(held_out_objects(), self.subpackages, self.texts)
         rows = [{"sentences": text, "labels": label} for label, texts in labelled.items() for text in texts]
-        return own_task(
+        return make_task(
             AbsTaskClustering,
             name=self.name,
             type_="Clustering",
             description="Do descriptions of one subpackage of scipy lie together?",
             main_score="v_measure",
             path=PATH,
-            revision=content(rows),
-            data=partial(_splits, test=_shuffled(rows)),
+            revision=rows_digest(rows),
+            data=partial(_dataset_splits, test=_shuffle_rows(rows)),
             max_fraction_of_documents_to_embed=None,
             max_documents_per_cluster=len(rows),
         )
@@ -158,12 +158,12 @@ def explanation(found: DocumentedObject) -> str | None:
     return found.explanation
 
 
-def content(rows: Any) -> str:
+def rows_digest(rows: Any) -> str:
     """Digest of the rows that a task really uses: its revision."""
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
-def grouped(
+def group_by_module(
     objects: Sequence[DocumentedObject], text: Callable[[DocumentedObject], str | None], size: int, count: int
 ) -> list[list[DocumentedObject]]:
     """`count` groups of `size` objects of one module that have the text, no description and no text occurring twice.
@@ -172,26 +172,28 @@ def grouped(
     """
     modules: dict[str, list[DocumentedObject]] = defaultdict(list)
     seen: set[str] = set()
-    for found in sorted(objects, key=lambda found: opaque(f"{found.module} {found.description} {text(found)}")):
+    for found in sorted(objects, key=lambda found: opaque_id(f"{found.module} {found.description} {text(found)}")):
         said = {found.description, text(found)}
         if None not in said and not said & seen:
             seen |= said
             modules[found.module].append(found)
     groups = [members[start : start + size] for members in modules.values() for start in range(0, len(members), size)]
-    whole = sorted((group for group in groups if len(group) == size), key=lambda group: opaque(group[0].description))
+    whole = sorted((group for group in groups if len(group) == size), key=lambda group: opaque_id(group[0].description))
     if len(whole) < count:
         raise ValueError(f"the packaged text has {len(whole)} groups of {size} in one module, fewer than {count}")
     return whole[:count]
 
 
-def described(objects: Sequence[DocumentedObject], subpackages: Sequence[str], count: int) -> dict[str, list[str]]:
+def descriptions_by_subpackage(
+    objects: Sequence[DocumentedObject], subpackages: Sequence[str], count: int
+) -> dict[str, list[str]]:
     """Subpackage of scipy -> `count` descriptions, none of which occurs twice.
 
     Raises ValueError for a subpackage with fewer.
     """
     texts: dict[str, list[str]] = {name: [] for name in subpackages}
     seen: set[str] = set()
-    for found in sorted(objects, key=lambda found: opaque(f"{found.module} {found.description}")):
+    for found in sorted(objects, key=lambda found: opaque_id(f"{found.module} {found.description}")):
         package, _, rest = found.module.partition(".")
         label = rest.partition(".")[0]
         if package == "scipy" and label in texts and found.description not in seen:
@@ -203,7 +205,7 @@ def described(objects: Sequence[DocumentedObject], subpackages: Sequence[str], c
     return {label: said[:count] for label, said in texts.items()}
 
 
-def _retrieval(
+def _retrieval_task(
     name: str,
     text: Callable[[DocumentedObject], str | None],
     groups: int,
@@ -213,32 +215,32 @@ def _retrieval(
 ) -> AbsTask:
     """Ids are digests of texts: they say nothing about what is relevant, so ties are broken by chance."""
     corpus, asked, relevant, candidates = [], [], {}, {}
-    for members in grouped(held_out_objects(), text, group, groups):
-        ids = [opaque(text(member)) for member in members]
+    for members in group_by_module(held_out_objects(), text, group, groups):
+        ids = [opaque_id(text(member)) for member in members]
         corpus += [(identity, "", text(member)) for identity, member in zip(ids, members, strict=True)]
         for identity, member in list(zip(ids, members, strict=True))[:queries]:
-            query = opaque(f"query {member.description}")
+            query = opaque_id(f"query {member.description}")
             asked.append((query, member.description))
             relevant[query] = {identity: 1}
             candidates[query] = sorted(ids)
     rows = {"corpus": sorted(corpus), "queries": sorted(asked), "relevant": relevant}
     if within_group:
         rows["candidates"] = candidates
-    return own_task(
+    return make_task(
         AbsTaskRetrieval,
         name=name,
         type_="Reranking" if within_group else "Retrieval",
         description=f"From a description to its {text.__name__}",
         main_score="mrr_at_10" if within_group else "ndcg_at_10",
         path=PATH,
-        revision=content(rows),
+        revision=rows_digest(rows),
         data=partial(retrieval_data, **rows),
     )
 
 
-def _shuffled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: opaque(json.dumps(row, sort_keys=True)))
+def _shuffle_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: opaque_id(json.dumps(row, sort_keys=True)))
 
 
-def _splits(**splits: list[dict[str, Any]]) -> DatasetDict:
+def _dataset_splits(**splits: list[dict[str, Any]]) -> DatasetDict:
     return DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})

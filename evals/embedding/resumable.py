@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evals.score import Embedder, Side, Subject, canonical
+from evals.score import Embedder, Side, Subject, canonical_json
 from unified_lm.inference.embedding_store import KEY, Store
 
 BLOCK = 256
@@ -21,11 +21,11 @@ BLOCK = 256
 
 
 @contextlib.contextmanager
-def kept(subject: Subject, folder: Path) -> Iterator[Subject]:
+def cache_embeddings(subject: Subject, folder: Path) -> Iterator[Subject]:
     """The subject, the vectors of its embedder kept in `folder` until the block ends without an error."""
     embedder, store = subject.embedder, Store(folder=folder, trusting=True)
     if embedder is not None and not has_store(embedder):
-        kind = KeptPrompted if hasattr(embedder, "prompt") else Kept
+        kind = KeptPrompted if hasattr(embedder, "describe_prompt") else CachedEmbedder
         subject = replace(subject, embedder=kind(embedder=embedder, store=store))
     elif embedder is not None and embedder.store is None:
         subject = replace(subject, embedder=replace(embedder, store=store))
@@ -38,7 +38,7 @@ def has_store(embedder: Embedder) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class CachedEmbedder:
     """An embedder that is given each text once per side and instruction, in blocks of the longest first."""
 
     embedder: Embedder
@@ -63,7 +63,7 @@ class Kept:
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         """n texts -> float32 [n, d], in the order of the texts."""
         unique = list(dict.fromkeys(texts))
-        names = [named(side, instruction, text) for text in unique]
+        names = [text_key(side, instruction, text) for text in unique]
         space = self.store.space(dict(self.identity))
         found, vectors = space.get(names)
         numbers, parts = found.tolist(), [vectors] if len(found) else []
@@ -81,12 +81,12 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptPrompted(Kept):
+class KeptPrompted(CachedEmbedder):
     """The same of an embedder with prompts of its own, which says what stood before a text."""
 
-    def prompt(self, side: Side, instruction: str) -> str:
-        return self.embedder.prompt(side, instruction)
+    def describe_prompt(self, side: Side, instruction: str) -> str:
+        return self.embedder.describe_prompt(side, instruction)
 
 
-def named(side: str, instruction: str, text: str) -> bytes:
-    return blake2b(canonical({"what": [side, instruction, text]}).encode(), digest_size=KEY).digest()
+def text_key(side: str, instruction: str, text: str) -> bytes:
+    return blake2b(canonical_json({"what": [side, instruction, text]}).encode(), digest_size=KEY).digest()

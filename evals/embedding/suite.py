@@ -15,20 +15,31 @@ import datasets
 import mteb
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.averages import Mean, with_means
-from evals.data_mirror import read_afresh
-from evals.embedding.mteb_adapter import SIMILARITY, MtebEncoder, MtebSearch, compared, meta
-from evals.embedding.resumable import kept
-from evals.embedding.tasks import HubTask, TaskSource, differing, load, sizes
-from evals.instructions import Instructions, described
-from evals.random_state import random_state_kept
-from evals.score import PROTOCOLS, Embedder, Progress, Score, Subject, Unread, Unscored, key, reading, subset_of
-from evals.score_store import Store
+from evals.averages import Mean, compute_and_store_means
+from evals.data_mirror import cache_datasets_by_content
+from evals.embedding.mteb_adapter import SCORING_FUNCTIONS, MtebEncoder, MtebSearch, model_meta, with_similarity
+from evals.embedding.resumable import cache_embeddings
+from evals.embedding.tasks import HubTask, TaskSource, count_examples, load_task_data, size_differences
+from evals.instructions import Instructions, describe_instructions
+from evals.random_state import preserve_random_state
+from evals.score import (
+    PROTOCOL_VERSIONS,
+    Embedder,
+    IncompleteSuiteError,
+    Progress,
+    Score,
+    Subject,
+    UnreadableTaskError,
+    identity_key,
+    subset_name,
+    unreadable_on_error,
+)
+from evals.score_store import ScoreStore
 
 LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
 """The packages that compute a score out of vectors or rankings."""
 
-VECTORS = ".vectors"
+VECTORS_SUFFIX = ".vectors"
 """Ends the name of a folder of vectors whose tasks are not scored yet."""
 
 CORRELATIONS = ("pearson", "spearman", "mcc")
@@ -57,55 +68,55 @@ class MtebSuite:
         if twice or not self.sources:
             raise ValueError(f"suite {self.name!r}: " + (f"{sorted(twice)} listed twice" if twice else "no tasks"))
         for task in self.tasks:
-            self.instructions.of(task, "query")
+            self.instructions.instruction_for(task, "query")
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(source.name for source in self.sources)
 
-    def parts(self) -> "Sequence[MtebSuite]":
+    def split_into_parts(self) -> "Sequence[MtebSuite]":
         """One task each; a suite that remembers is one part."""
         return [self] if self.remember else [replace(self, sources=[source], means=()) for source in self.sources]
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task that the subject can do. What `folder` holds for the same identity is not run again.
 
-        `Store(folder=folder, suite=self.name).skipped()` names the tasks without a score, with the reason. Raises
-        `Unscored` for tasks that cannot be read.
+        `ScoreStore(folder=folder, suite=self.name).skipped_tasks()` gives the tasks without a score, with the reason.
+        Raises `IncompleteSuiteError` for tasks that cannot be read.
         """
         if self.similarity is not None and subject.embedder is not None:
-            subject = replace(subject, embedder=compared(subject.embedder, self.similarity))
-        store = Store(folder=folder, suite=self.name)
+            subject = replace(subject, embedder=with_similarity(subject.embedder, self.similarity))
+        store = ScoreStore(folder=folder, suite=self.name)
         scores: list[Score] = []
         problems: dict[str, str] = {}
         model = subject.embedder.identity if subject.embedder else {}
-        shared = store.path("tasks", {"model": dict(model)}).with_suffix(VECTORS)
-        with kept(subject, shared) if self.remember else contextlib.nullcontext(subject) as subject:
+        shared = store.path("tasks", {"model": dict(model)}).with_suffix(VECTORS_SUFFIX)
+        with cache_embeddings(subject, shared) if self.remember else contextlib.nullcontext(subject) as subject:
             for i, source in enumerate(self.sources, start=1):
                 if progress is not None:
                     progress(source.name, i, len(self.sources))
                 try:
-                    with random_state_kept(), quiet():
-                        scores += self._task(source, subject, store)
-                except Unread as error:
+                    with preserve_random_state(), silence_mteb():
+                        scores += self._score_task(source, subject, store)
+                except UnreadableTaskError as error:
                     problems[source.name] = str(error)
         if self.means:
-            scores += with_means(self.means, scores, subject, store, problems)
+            scores += compute_and_store_means(self.means, scores, subject, store, problems)
         if problems:
-            raise Unscored(self.name, problems, scores)
+            raise IncompleteSuiteError(self.name, problems, scores)
         return scores
 
-    def identity(self, task: AbsTask, subject: Subject) -> dict[str, Any]:
+    def task_identity(self, task: AbsTask, subject: Subject) -> dict[str, Any]:
         """Everything that decides the task's scores, as JSON values."""
         name = task.metadata.name
-        sides = {side: self.instructions.of(name, side) for side in ("query", "document")}
+        sides = {side: self.instructions.instruction_for(name, side) for side in ("query", "document")}
         model = subject.embedder or subject.search
         return {
             "model": dict(model.identity) if model else {},
             "similarity": subject.embedder.similarity if subject.embedder else "",
             "step": subject.step,
             "suite": self.name,
-            "protocol": PROTOCOLS["mteb"],
+            "protocol": PROTOCOL_VERSIONS["mteb"],
             "task": name,
             "revision": task.metadata.dataset["revision"],
             "splits": list(task.eval_splits),
@@ -115,45 +126,45 @@ class MtebSuite:
             "libraries": {library: version(library) for library in LIBRARIES},
         }
 
-    def _task(self, source: TaskSource, subject: Subject, store: Store) -> list[Score]:
-        with reading():
+    def _score_task(self, source: TaskSource, subject: Subject, store: ScoreStore) -> list[Score]:
+        with unreadable_on_error():
             task = source.build()
-        identity = self.identity(task, subject)
-        if reason := cannot(task, subject):
-            store.skip(task.metadata.name, identity, reason)
+        identity = self.task_identity(task, subject)
+        if reason := reason_not_applicable(task, subject):
+            store.save_skipped(task.metadata.name, identity, reason)
             return []
         stored = store.load(task.metadata.name, identity)
         if stored is not None:
             return stored
-        folder = store.path(task.metadata.name, identity).with_suffix(VECTORS)
-        with read_afresh(identity["revision"]), kept(subject, folder) as resumed:
-            with reading(task.metadata.dataset["path"]):
-                load(task)
-                counts = sizes(task)
-            part = isinstance(source, HubTask) and source.mirror and differing(task)
-            model = self._model(resumed, key(**identity))
+        folder = store.path(task.metadata.name, identity).with_suffix(VECTORS_SUFFIX)
+        with cache_datasets_by_content(identity["revision"]), cache_embeddings(subject, folder) as resumed:
+            with unreadable_on_error(task.metadata.dataset["path"]):
+                load_task_data(task)
+                counts = count_examples(task)
+            part = isinstance(source, HubTask) and source.mirror and size_differences(task)
+            model = self._mteb_model(resumed, identity_key(**identity))
             result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
             task.unload_data()
-            if not _finite(result.scores):
+            if not _all_finite(result.scores):
                 why = f"{task.metadata.main_score} is no number: are all vectors equal?"
-                store.skip(task.metadata.name, identity, why)
+                store.save_skipped(task.metadata.name, identity, why)
                 return []
-            scores = self._scores(task, subject, result.scores, counts)
+            scores = self._collect_scores(task, subject, result.scores, counts)
             if part:
-                scores = [replace(score, suite=subset_of(self.name)) for score in scores]
+                scores = [replace(score, suite=subset_name(self.name)) for score in scores]
             store.save(task.metadata.name, identity, scores)
         return scores
 
-    def _model(self, subject: Subject, digest: str) -> MtebEncoder | MtebSearch:
+    def _mteb_model(self, subject: Subject, digest: str) -> MtebEncoder | MtebSearch:
         if subject.embedder is None:
-            return MtebSearch(searcher=subject.search, mteb_model_meta=meta(subject.name, digest, None))
+            return MtebSearch(searcher=subject.search, mteb_model_meta=model_meta(subject.name, digest, None))
         return MtebEncoder(
             embedder=subject.embedder,
             instructions=self.instructions,
-            mteb_model_meta=meta(subject.name, digest, SIMILARITY[subject.embedder.similarity]),
+            mteb_model_meta=model_meta(subject.name, digest, SCORING_FUNCTIONS[subject.embedder.similarity]),
         )
 
-    def _scores(
+    def _collect_scores(
         self,
         task: AbsTask,
         subject: Subject,
@@ -164,43 +175,45 @@ class MtebSuite:
         parts = [(split, part["hf_subset"], part) for split, subsets in results.items() for part in subsets]
         scores = []
         for metric in dict.fromkeys((task.metadata.main_score, *self.metrics)):
-            values = [(split, subset, _value(part, metric)) for split, subset, part in parts]
+            values = [(split, subset, _metric_value(part, metric)) for split, subset, part in parts]
             found = [(split, subset, value) for split, subset, value in values if value is not None]
             for split, subset, value in found:
                 place = split if subset == "default" else f"{split}/{subset}"
-                scores.append(self._scored(task, subject, metric, value, place, counts[split, subset]))
+                scores.append(self._make_score(task, subject, metric, value, place, counts[split, subset]))
             if len(found) > 1:
                 mean = statistics.fmean(value for _, _, value in found)
-                scores.append(self._scored(task, subject, metric, mean, "all", sum(counts.values())))
+                scores.append(self._make_score(task, subject, metric, mean, "all", sum(counts.values())))
         return scores
 
-    def _scored(self, task: AbsTask, subject: Subject, metric: str, value: float, subset: str, n: int) -> Score:
+    def _make_score(self, task: AbsTask, subject: Subject, metric: str, value: float, subset: str, n: int) -> Score:
         embedder = subject.embedder
         return Score(
             suite=self.name,
             task=task.metadata.name,
             metric=metric,
             value=value,
-            unit=unit(metric),
+            unit=metric_unit(metric),
             subset=subset,
             step=subject.step,
             readout=embedder.readout if embedder else "none",
             attention=embedder.attention if embedder else "none",
             revision=task.metadata.dataset["revision"],
             library=f"mteb {mteb.__version__}",
-            prompt=self._prompt(task.metadata.name, embedder) if embedder else "",
+            prompt=self._describe_prompt(task.metadata.name, embedder) if embedder else "",
             n=n,
         )
 
-    def _prompt(self, task: str, embedder: Embedder) -> str:
+    def _describe_prompt(self, task: str, embedder: Embedder) -> str:
         """What stands before the texts: the table's instructions, or what an embedder with prompts of its own says."""
-        asked = [self.instructions.of(task, side) for side in ("query", "document")]
-        if hasattr(embedder, "prompt"):
-            asked = [embedder.prompt(side, one) for side, one in zip(("query", "document"), asked, strict=True)]
-        return described(*asked)
+        asked = [self.instructions.instruction_for(task, side) for side in ("query", "document")]
+        if hasattr(embedder, "describe_prompt"):
+            asked = [
+                embedder.describe_prompt(side, one) for side, one in zip(("query", "document"), asked, strict=True)
+            ]
+        return describe_instructions(*asked)
 
 
-def cannot(task: AbsTask, subject: Subject) -> str:
+def reason_not_applicable(task: AbsTask, subject: Subject) -> str:
     """Why the subject cannot do the task, or "" where it can."""
     if subject.embedder is None and subject.search is None:
         return f"{subject.name} gives no vectors and no ranking"
@@ -209,14 +222,14 @@ def cannot(task: AbsTask, subject: Subject) -> str:
     return ""
 
 
-def unit(metric: str) -> str:
+def metric_unit(metric: str) -> str:
     if metric.lower().replace("_", "-") == "p-mrr":
         return "p-MRR"
     return "correlation" if any(word in metric for word in CORRELATIONS) else "fraction"
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_mteb() -> Iterator[None]:
     """No bars and no warnings of mteb's and datasets' own: the suite reports its progress itself."""
     bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("mteb").level
     datasets.disable_progress_bars()
@@ -231,12 +244,12 @@ def quiet() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _value(part: Mapping[str, Any], metric: str) -> float | None:
+def _metric_value(part: Mapping[str, Any], metric: str) -> float | None:
     """A metric of a result; "og.ndcg_at_5" reads a metric inside a group of metrics."""
     group, _, name = metric.rpartition(".")
     value = (part.get(group) or {}).get(name) if group and metric not in part else part.get(metric)
     return None if value is None else float(value)
 
 
-def _finite(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+def _all_finite(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
     return all(math.isfinite(part["main_score"]) for subsets in results.values() for part in subsets)

@@ -11,8 +11,8 @@ from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from evals.data_mirror import content_of, mirrored
-from evals.embedding.longembed import read_by_files
+from evals.data_mirror import mirror_folder, mirror_revision
+from evals.embedding.longembed import load_by_files
 
 
 @runtime_checkable
@@ -68,15 +68,15 @@ class HubTask:
                     f"{self.name} is pinned at {what} {pinned}, but mteb {mteb.__version__} reads {read}: "
                     "install the mteb of the constraints or change the pin"
                 )
-        task = localized(task, Path(self.mirror)) if self.mirror else task
-        return read_by_files(task) if self.by_files else task
+        task = read_from_mirror(task, Path(self.mirror)) if self.mirror else task
+        return load_by_files(task) if self.by_files else task
 
 
-def localized(task: AbsTask, mirror: Path) -> AbsTask:
+def read_from_mirror(task: AbsTask, mirror: Path) -> AbsTask:
     """The same task, reading its data set from `mirror`. A subclass, because mteb drops metadata set on an instance."""
     dataset = task.metadata.dataset
-    folder = mirrored(mirror, dataset["path"], dataset["revision"])
-    local = {**dataset, "path": str(folder), "revision": content_of(folder)}
+    folder = mirror_folder(mirror, dataset["path"], dataset["revision"])
+    local = {**dataset, "path": str(folder), "revision": mirror_revision(folder)}
     kind = type(task)
     metadata = kind.metadata.model_copy(update={"dataset": local})
     copy = type(kind.__name__, (kind,), {"metadata": metadata, "__module__": kind.__module__})()
@@ -84,7 +84,7 @@ def localized(task: AbsTask, mirror: Path) -> AbsTask:
     return copy
 
 
-def own_task(
+def make_task(
     kind: type[AbsTask],
     *,
     name: str,
@@ -116,12 +116,12 @@ def own_task(
     return type(name, (kind,), {"metadata": metadata, "load_data": load_data, "__module__": __name__, **attributes})()
 
 
-def opaque(name: str) -> str:
+def opaque_id(name: str) -> str:
     """An id that says nothing about what it names; equal names stay equal."""
     return hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
-def load(task: AbsTask) -> None:
+def load_task_data(task: AbsTask) -> None:
     """Reads the task's data. Some tasks keep it in mteb's older form until they are scored, which hides their sizes.
 
     Raises ValueError for documents and queries without a text, at which mteb would stumble while it encodes.
@@ -134,10 +134,10 @@ def load(task: AbsTask) -> None:
         for subset in task.hf_subsets:
             part: Any = task.dataset.get(subset, task.dataset)[split]
             for table in ("corpus", "queries"):
-                whole(part[table], f"{split} {table}")
+                check_texts(part[table], f"{split} {table}")
 
 
-def whole(rows: Dataset, what: str) -> None:
+def check_texts(rows: Dataset, what: str) -> None:
     for column in ("id", "text"):
         if column not in rows.column_names:
             raise ValueError(f"the rows of {what} have no {column}; they have: {', '.join(rows.column_names)}")
@@ -146,12 +146,14 @@ def whole(rows: Dataset, what: str) -> None:
             raise ValueError(f'{nulls} rows of {what} have null as their {column}: write ""')
 
 
-def sizes(task: AbsTask) -> dict[tuple[str, str], int]:
+def count_examples(task: AbsTask) -> dict[tuple[str, str], int]:
     """(split, subset) -> number of scored examples (queries, pairs or texts) of a task whose data is loaded."""
-    return {(split, subset): _size(task, split, subset) for split in task.eval_splits for subset in task.hf_subsets}
+    return {
+        (split, subset): _count_split(task, split, subset) for split in task.eval_splits for subset in task.hf_subsets
+    }
 
 
-def _size(task: AbsTask, split: str, subset: str) -> int:
+def _count_split(task: AbsTask, split: str, subset: str) -> int:
     part: Any = task.dataset.get(subset, task.dataset)[split]
     if isinstance(task, AbsTaskRetrieval):
         return sum(1 for relevant in part["relevant_docs"].values() if relevant)
@@ -159,9 +161,9 @@ def _size(task: AbsTask, split: str, subset: str) -> int:
     return len(only) if isinstance(only, list) else len(part)
 
 
-def differing(task: AbsTask) -> str:
+def size_differences(task: AbsTask) -> str:
     """How the sizes of a task whose data is loaded differ from those that mteb publishes, or "" where they do not."""
-    found, wanted = counted(task), published(task)
+    found, wanted = count_rows(task), published_counts(task)
     return "; ".join(
         f"{place}: {found[place]} instead of {count}"
         for place, count in wanted.items()
@@ -169,7 +171,7 @@ def differing(task: AbsTask) -> str:
     )
 
 
-def counted(task: AbsTask) -> dict[str, int]:
+def count_rows(task: AbsTask) -> dict[str, int]:
     """What was read: rows of each split, and documents and queries where they are apart."""
     found: dict[str, int] = {}
     for split in task.eval_splits:
@@ -183,7 +185,7 @@ def counted(task: AbsTask) -> dict[str, int]:
     return found
 
 
-def published(task: AbsTask) -> dict[str, int]:
+def published_counts(task: AbsTask) -> dict[str, int]:
     """The same of mteb's descriptive statistics, where it has them."""
     wanted: dict[str, int] = {}
     for split, whole in (task.metadata.descriptive_stats or {}).items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evals.generation.sandbox.trial import Program, failure, jail
-from evals.generation.tasks import Registered
+from evals.generation.tasks import RegisteredTask
 
 FILTER = "create_test"
 """lm-eval's name of the filter that puts prompt and completion together; part of the metric's name."""
@@ -18,7 +18,7 @@ class GeneratedCode:
     `unsafe`: also where the system cannot keep it apart. `seconds` and `memory` (GiB) are the limits of one program.
     """
 
-    registered: Registered
+    registered: RegisteredTask
     allowed: bool
     unsafe: bool
     seconds: float

@@ -21,11 +21,11 @@ from unified_lm.prompts.conversation import turns_ids, written
 
 log = logging.getLogger(__name__)
 
-UNDERSTOOD = frozenset({"until", "max_gen_toks", "do_sample", "temperature"})
+SUPPORTED_SETTINGS = frozenset({"until", "max_gen_toks", "do_sample", "temperature"})
 """The generation settings of tasks that our generator obeys; any other is refused."""
 
 
-class Counted(Likelihood):
+class CountedLikelihood(Likelihood):
     """A likelihood that knows how many tokens it was summed over, and still is the pair that lm-eval expects."""
 
     tokens: int
@@ -74,7 +74,7 @@ class LiveLM(TemplateLM):
         bos = self.generator.bos_token_id
         return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
-    def _opened_ids(self, context: str, answer: str = "") -> list[int]:
+    def _open_turn_ids(self, context: str, answer: str = "") -> list[int]:
         """The ids of a conversation whose answer's turn was opened, and of an answer, as a training row has them."""
         turns, header = self._opened[context]
         return self._with_bos(turns + self.tok_encode(header + answer, add_special_tokens=False))
@@ -123,7 +123,7 @@ class LiveLM(TemplateLM):
         began with it.
         """
         if context in self._opened:
-            whole, prompt = self._opened_ids(context, continuation), self._opened_ids(context)
+            whole, prompt = self._open_turn_ids(context, continuation), self._open_turn_ids(context)
             if whole[: len(prompt)] == prompt:
                 return prompt, whole[len(prompt) :]
         return super()._encode_pair(context, continuation)
@@ -134,8 +134,8 @@ class LiveLM(TemplateLM):
         for (_, continuation), ids, scored in requests:
             if not scored:
                 raise ValueError(f"the continuation {continuation!r} has no tokens of its own, so it has no likelihood")
-            self._check(ids, "loglikelihood", len(scored) - 1)
-        return self._likelihoods([(ids, scored) for _, ids, scored in requests])
+            self._check_prompt(ids, "loglikelihood", len(scored) - 1)
+        return self._score_pairs([(ids, scored) for _, ids, scored in requests])
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
         """Log-likelihoods of whole texts in disjoint windows, each behind the token before it; the first behind BOS."""
@@ -143,34 +143,36 @@ class LiveLM(TemplateLM):
         for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             windows = get_rolling_token_windows(tokens, self.prefix_token_id, self.generator.max_length, context_len=1)
-            parts = self._likelihoods([make_disjoint_window(window) for window in windows])
+            parts = self._score_pairs([make_disjoint_window(window) for window in windows])
             totals.append(sum(part[0] for part in parts))
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         alike: dict[tuple[int, tuple[str, ...], float], list[int]] = defaultdict(list)
         for i, request in enumerate(requests):
-            alike[asked(request.args[1])].append(i)
+            alike[parse_generation_settings(request.args[1])].append(i)
         texts: dict[int, str] = {}
         for (budget, stop, temperature), members in alike.items():
             contexts = [requests[i].args[0] for i in members]
-            prompts = [self._opened_ids(text) if text in self._opened else self.tok_encode(text) for text in contexts]
+            prompts = [
+                self._open_turn_ids(text) if text in self._opened else self.tok_encode(text) for text in contexts
+            ]
             for prompt in prompts:
-                self._check(prompt, "generate", budget)
+                self._check_prompt(prompt, "generate", budget)
             for i, answer in zip(members, self.generator.generate(prompts, budget, stop, temperature), strict=True):
                 self.answers[requests[i].task_name, requests[i].doc_id].append(answer)
                 texts[i] = answer.text
         return [texts[i] for i in range(len(requests))]
 
-    def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+    def _score_pairs(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
         results = []
         for (_, scored), likelihood in zip(pairs, self.generator.logprobs(pairs), strict=True):
-            counted = Counted(*likelihood)
+            counted = CountedLikelihood(*likelihood)
             counted.tokens = len(scored)
             results.append(counted)
         return results
 
-    def _check(self, prompt: list[int], kind: str, answer: int) -> None:
+    def _check_prompt(self, prompt: list[int], kind: str, answer: int) -> None:
         """Count a prompt of a request, and make sure that it begins with exactly one BOS."""
         bos = self.generator.bos_token_id
         if kind not in self.first_ids:
@@ -182,7 +184,7 @@ class LiveLM(TemplateLM):
         self.prompts_cut += bool(self.generator.overflow(len(prompt), answer))
 
 
-def asked(settings: Mapping[str, Any]) -> tuple[int, tuple[str, ...], float]:
+def parse_generation_settings(settings: Mapping[str, Any]) -> tuple[int, tuple[str, ...], float]:
     """(budget, stop strings, temperature) of a task's generation settings.
 
     Raises ValueError for settings without a budget, and for any that the generator does not know.
@@ -190,11 +192,13 @@ def asked(settings: Mapping[str, Any]) -> tuple[int, tuple[str, ...], float]:
     if "max_gen_toks" not in settings:
         raise ValueError("a generation request without max_gen_toks has no budget; pin the task's budget")
     normal = normalize_gen_kwargs(dict(settings))
-    unknown = sorted(set(normal) - UNDERSTOOD)
+    unknown = sorted(set(normal) - SUPPORTED_SETTINGS)
     if unknown:
-        raise ValueError(f"generation settings {unknown} are not supported; a task may set {sorted(UNDERSTOOD)}")
-    return normal["max_gen_toks"], tuple(strings(normal["until"])), float(normal.get("temperature", 0.0))
+        raise ValueError(
+            f"generation settings {unknown} are not supported; a task may set {sorted(SUPPORTED_SETTINGS)}"
+        )
+    return normal["max_gen_toks"], tuple(as_list(normal["until"])), float(normal.get("temperature", 0.0))
 
 
-def strings(values: str | Iterable[str]) -> list[str]:
+def as_list(values: str | Iterable[str]) -> list[str]:
     return [values] if isinstance(values, str) else list(values)

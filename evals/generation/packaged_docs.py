@@ -34,25 +34,25 @@ class DescriptionChoice:
 
     @cached_property
     def rows(self) -> list[Document]:
-        found = [one for one in held_out_objects() if readable(one, LONGEST_CHOICE)]
+        found = [one for one in held_out_objects() if is_short_enough(one, LONGEST_CHOICE)]
         rows = []
         for i, asked in enumerate(found):
             others = [one for one in found[i + 1 :] + found[:i] if one.package == asked.package][:3]
-            gold = number(asked) % 4
+            gold = name_to_number(asked) % 4
             choices = [one.description for one in others]
             choices.insert(gold, asked.description)
             rows.append({"text": f'def {asked.signature}:\n    """', "choices": choices, "gold": gold})
             if len(rows) == self.documents:
                 break
-        return enough(rows, self.documents, "functions with a signature")
+        return require_rows(rows, self.documents, "functions with a signature")
 
     @property
     def revision(self) -> str:
-        return content(self.rows)
+        return packaged_revision(self.rows)
 
     def config(self) -> dict[str, Any]:
         return {
-            "custom_dataset": in_memory(test=self.rows),
+            "custom_dataset": in_memory_dataset(test=self.rows),
             "test_split": "test",
             "output_type": "multiple_choice",
             "doc_to_text": "text",
@@ -83,17 +83,19 @@ class ImportStatement:
                 "answer": f"from {one.module} import {one.qualname}",
             }
             for one in held_out_objects()
-            if readable(one) and "." not in one.qualname and len(one.module) + len(one.qualname) <= 50
+            if is_short_enough(one) and "." not in one.qualname and len(one.module) + len(one.qualname) <= 50
         ]
-        return enough(rows[: self.documents + self.examples], self.documents + self.examples, "functions of a module")
+        return require_rows(
+            rows[: self.documents + self.examples], self.documents + self.examples, "functions of a module"
+        )
 
     @property
     def revision(self) -> str:
-        return content(self.rows)
+        return packaged_revision(self.rows)
 
     def config(self) -> dict[str, Any]:
         return {
-            "custom_dataset": in_memory(shown=self.rows[: self.examples], test=self.rows[self.examples :]),
+            "custom_dataset": in_memory_dataset(shown=self.rows[: self.examples], test=self.rows[self.examples :]),
             "fewshot_split": "shown",
             "fewshot_config": {"sampler": "first_n"},
             "test_split": "test",
@@ -126,20 +128,20 @@ class ExplanationPerplexity:
             for one in held_out_objects()
             if one.explanation and len(one.description.split()) <= LONGEST_DESCRIPTION
         ]
-        return enough(rows[: self.documents], self.documents, "explained objects")
+        return require_rows(rows[: self.documents], self.documents, "explained objects")
 
     @property
     def revision(self) -> str:
-        return content(self.rows)
+        return packaged_revision(self.rows)
 
     def config(self) -> dict[str, Any]:
         return {
-            "custom_dataset": in_memory(test=self.rows),
+            "custom_dataset": in_memory_dataset(test=self.rows),
             "test_split": "test",
             "output_type": "loglikelihood",
             "doc_to_text": "query",
             "doc_to_target": "answer",
-            "process_results": summed,
+            "process_results": sum_likelihoods,
             "metric_list": [
                 {"metric": "token_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
                 {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False},
@@ -147,7 +149,7 @@ class ExplanationPerplexity:
         }
 
 
-def summed(doc: Document, results: Sequence[Any]) -> dict[str, tuple[float, int]]:
+def sum_likelihoods(doc: Document, results: Sequence[Any]) -> dict[str, tuple[float, int]]:
     """(nats, tokens) and (nats, bytes) of one answer, for lm-eval's weighted means."""
     (scored,) = results
     return {
@@ -156,29 +158,29 @@ def summed(doc: Document, results: Sequence[Any]) -> dict[str, tuple[float, int]
     }
 
 
-def readable(one: DocumentedObject, words: int = LONGEST_DESCRIPTION) -> bool:
+def is_short_enough(one: DocumentedObject, words: int = LONGEST_DESCRIPTION) -> bool:
     """Whether signature and description are short enough for a prompt."""
     return 0 < len(one.signature) <= LONGEST_SIGNATURE and len(one.description.split()) <= words
 
 
-def number(one: DocumentedObject) -> int:
+def name_to_number(one: DocumentedObject) -> int:
     """A number that the object's name decides and nothing else."""
     return int.from_bytes(hashlib.sha256(one.name.encode()).digest()[:8], "big")
 
 
-def enough(rows: list[Document], wanted: int, what: str) -> list[Document]:
+def require_rows(rows: list[Document], wanted: int, what: str) -> list[Document]:
     """Raises ValueError where the installed packages do not hold the wanted number of documents."""
     if len(rows) < wanted:
         raise ValueError(f"the held-out packages hold {len(rows)} {what}, not {wanted}: ask for fewer documents")
     return rows
 
 
-def content(rows: Sequence[Document]) -> str:
+def packaged_revision(rows: Sequence[Document]) -> str:
     """The revision of data that no hub knows: the digest of its text."""
     return f"packaged:{digest(json.dumps(rows, sort_keys=True))}"
 
 
-def in_memory(**splits: Sequence[Document]) -> Callable[..., DatasetDict]:
+def in_memory_dataset(**splits: Sequence[Document]) -> Callable[..., DatasetDict]:
     """What lm-eval calls to get a task's data."""
 
     def data(**ignored: Any) -> DatasetDict:

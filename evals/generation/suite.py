@@ -17,12 +17,21 @@ import datasets
 import numpy as np
 import torch
 
-from evals.averages import Mean, with_means
-from evals.data_mirror import read_afresh
+from evals.averages import Mean, compute_and_store_means
+from evals.data_mirror import cache_datasets_by_content
 from evals.generation.tasks import LmTask, config_digest
-from evals.random_state import random_state_kept
-from evals.score import PROTOCOLS, Progress, Score, Subject, Unread, Unscored, reading, subset_of
-from evals.score_store import Store
+from evals.random_state import preserve_random_state
+from evals.score import (
+    PROTOCOL_VERSIONS,
+    IncompleteSuiteError,
+    Progress,
+    Score,
+    Subject,
+    UnreadableTaskError,
+    subset_name,
+    unreadable_on_error,
+)
+from evals.score_store import ScoreStore
 
 if TYPE_CHECKING:
     from evals.generation.lm_eval_adapter import LiveLM
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("lm_eval", "datasets")
 """The packages that compute a score out of likelihoods and answers."""
 
-UNITS: Mapping[str, str] = {
+METRIC_UNITS: Mapping[str, str] = {
     "perplexity": "perplexity",
     "token_perplexity": "perplexity",
     "word_perplexity": "perplexity",
@@ -62,57 +71,59 @@ class LmEvalSuite:
     def tasks(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries)
 
-    def parts(self) -> "Sequence[LmEvalSuite]":
+    def split_into_parts(self) -> "Sequence[LmEvalSuite]":
         """One task each."""
         return [replace(self, entries=[entry], means=()) for entry in self.entries]
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task. What `folder` holds for the same identity is not run again.
 
-        A subject that does not generate gets none; `Store(folder=folder, suite=self.name).skipped()` says so. Raises
-        `Unscored` for tasks that cannot be read.
+        A subject that cannot generate gets none; `ScoreStore(...).skipped_tasks()` gives the reason. Raises
+        `IncompleteSuiteError` for tasks that cannot be read.
         """
-        store = Store(folder=folder, suite=self.name)
+        store = ScoreStore(folder=folder, suite=self.name)
         scores: list[Score] = []
         problems: dict[str, str] = {}
         for i, entry in enumerate(self.entries, start=1):
             if progress is not None:
                 progress(entry.name, i, len(self.entries))
             try:
-                scores += self._task(entry, subject, store)
-            except Unread as error:
+                scores += self._score_task(entry, subject, store)
+            except UnreadableTaskError as error:
                 problems[entry.name] = str(error)
         if self.means:
-            scores += with_means(self.means, scores, subject, store, problems)
+            scores += compute_and_store_means(self.means, scores, subject, store, problems)
         if problems:
-            raise Unscored(self.name, problems, scores)
+            raise IncompleteSuiteError(self.name, problems, scores)
         return scores
 
-    def _task(self, entry: LmTask, subject: Subject, store: Store) -> list[Score]:
-        with reading():
+    def _score_task(self, entry: LmTask, subject: Subject, store: ScoreStore) -> list[Score]:
+        with unreadable_on_error():
             config = entry.config()
             revision = f"{entry.source.revision} task:{config_digest(config)}"
-        identity = self.identity(entry, revision, subject)
+        identity = self.task_identity(entry, revision, subject)
         if subject.generator is None:
-            store.skip(entry.name, identity, f"{subject.name} generates no text")
+            store.save_skipped(entry.name, identity, f"{subject.name} generates no text")
             return []
         if subject.generator.slots and entry.template == "none":
-            store.skip(entry.name, identity, "slots stand in front of an answer's turn, which a bare prompt has not")
+            store.save_skipped(
+                entry.name, identity, "slots stand in front of an answer's turn, which a bare prompt has not"
+            )
             return []
         stored = store.load(entry.name, identity)
         if stored is None:
-            with random_state_kept(), quiet(), read_afresh(revision):
-                stored = self._run(entry, config, revision, subject)
+            with preserve_random_state(), silence_lm_eval(), cache_datasets_by_content(revision):
+                stored = self._run_task(entry, config, revision, subject)
             store.save(entry.name, identity, stored)
         return stored
 
-    def identity(self, entry: LmTask, revision: str, subject: Subject) -> dict[str, Any]:
+    def task_identity(self, entry: LmTask, revision: str, subject: Subject) -> dict[str, Any]:
         """Everything that decides the task's scores, as JSON values."""
         return {
             "model": dict(subject.generator.identity) if subject.generator else {},
             "step": subject.step,
             "suite": self.name,
-            "protocol": PROTOCOLS["lm_eval"],
+            "protocol": PROTOCOL_VERSIONS["lm_eval"],
             "task": entry.name,
             "revision": revision,
             "template": entry.template,
@@ -122,7 +133,7 @@ class LmEvalSuite:
             "libraries": {library: version(library) for library in LIBRARIES},
         }
 
-    def _run(self, entry: LmTask, config: dict[str, Any], revision: str, subject: Subject) -> list[Score]:
+    def _run_task(self, entry: LmTask, config: dict[str, Any], revision: str, subject: Subject) -> list[Score]:
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
         from lm_eval.evaluator import evaluate
@@ -132,7 +143,7 @@ class LmEvalSuite:
         random.seed(DEFAULT_RANDOM_SEED)
         np.random.seed(DEFAULT_OTHER_SEED)
         torch.manual_seed(DEFAULT_OTHER_SEED)
-        with reading(str(config.get("dataset_path", ""))):
+        with unreadable_on_error(str(config.get("dataset_path", ""))):
             task = ConfigurableTask(config=config)
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         model = LiveLM(subject.generator, style=entry.template)
@@ -145,15 +156,15 @@ class LmEvalSuite:
             fewshot_as_multiturn=entry.multiturn,
         )
         split = config.get("test_split") or config.get("validation_split")
-        values = reported(entry, results["results"][entry.name], split) + rates(model, split)
+        values = select_metrics(entry, results["results"][entry.name], split) + compute_rates(model, split)
         documents = results["n-samples"][entry.name]["effective"]
-        suite = self.name if entry.rows in (None, documents) else subset_of(self.name)
+        suite = self.name if entry.rows in (None, documents) else subset_name(self.name)
         return [
-            self._scored(suite, entry, revision, subject, metric, value, subset, n or documents)
+            self._make_score(suite, entry, revision, subject, metric, value, subset, n or documents)
             for metric, subset, value, n in values
         ]
 
-    def _scored(
+    def _make_score(
         self, suite: str, entry: LmTask, revision: str, subject: Subject, metric: str, value: float, subset: str, n: int
     ) -> Score:
         generator = subject.generator
@@ -163,19 +174,19 @@ class LmEvalSuite:
             task=entry.name,
             metric=metric,
             value=value,
-            unit=UNITS.get(metric, "fraction"),
+            unit=METRIC_UNITS.get(metric, "fraction"),
             subset=subset,
             step=subject.step,
             readout="none",
             attention=generator.attention,
             revision=revision,
             library=f"lm_eval {version('lm_eval')}",
-            prompt=entry.described + slots,
+            prompt=entry.pin_summary + slots,
             n=n,
         )
 
 
-def reported(entry: LmTask, results: Mapping[str, Any], split: str) -> list[tuple[str, str, float, int | None]]:
+def select_metrics(entry: LmTask, results: Mapping[str, Any], split: str) -> list[tuple[str, str, float, int | None]]:
     """(metric, subset, value, None) of the entry's metrics; a filter's name follows the split's in the subset.
 
     Raises ValueError for a metric that the task does not compute.
@@ -191,7 +202,7 @@ def reported(entry: LmTask, results: Mapping[str, Any], split: str) -> list[tupl
     return values
 
 
-def rates(model: "LiveLM", split: str) -> list[tuple[str, str, float, int | None]]:
+def compute_rates(model: "LiveLM", split: str) -> list[tuple[str, str, float, int | None]]:
     """(metric, subset, value, n): how many answers ran out of budget or were empty, how many prompts did not fit."""
     answers = [answer for repeats in model.answers.values() for answer in repeats]
     values: list[tuple[str, str, float, int | None]] = []
@@ -204,7 +215,7 @@ def rates(model: "LiveLM", split: str) -> list[tuple[str, str, float, int | None
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_lm_eval() -> Iterator[None]:
     """No bars and no remarks of lm-eval's and datasets' own: the suite reports its progress itself."""
     bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("lm_eval").level
     datasets.disable_progress_bars()

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from evals.data_mirror import content_of, mirrored
+from evals.data_mirror import mirror_folder, mirror_revision
 
 Style = Literal["none", "tokenizer", "rows"]
 """How a prompt is written: as it is, by the tokenizer's chat template, or like the model's training rows."""
@@ -32,7 +32,7 @@ class LmTaskSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registered:
+class RegisteredTask:
     """A task of lm-eval's own at a data revision (a commit of the hub), or read from a local mirror.
 
     `file` is its yaml below lm_eval/tasks, which must read `dataset` and score `split`, where these are
@@ -51,7 +51,7 @@ class Registered:
 
     @property
     def revision(self) -> str:
-        return content_of(self._folder()) if self.mirror else self.commit
+        return mirror_revision(self._mirror_folder()) if self.mirror else self.commit
 
     def config(self, *, functions: bool = True) -> dict[str, Any]:
         """Without `functions` the task's own functions stay names, and nothing of its code is imported.
@@ -59,7 +59,7 @@ class Registered:
         Raises ValueError for a file that lm-eval does not have or that is no single task, for another data set or split
         than is pinned, and for a missing mirror.
         """
-        config = dict(_registered(self.file, functions))
+        config = dict(_load_registered(self.file, functions))
         for what, pinned, read in (
             ("dataset", self.dataset, config["dataset_path"]),
             ("split", self.split, config.get("test_split") or config.get("validation_split")),
@@ -67,15 +67,15 @@ class Registered:
             if pinned is not None and pinned != read:
                 raise ValueError(f"{self.file} is pinned at {what} {pinned}, but the installed lm_eval reads {read}")
         if self.mirror:
-            return config | {"dataset_path": str(self._folder())}
+            return config | {"dataset_path": str(self._mirror_folder())}
         return config | {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": self.commit}}
 
-    def _folder(self) -> Path:
-        return mirrored(str(self.mirror), _registered(self.file, False)["dataset_path"], self.commit)
+    def _mirror_folder(self) -> Path:
+        return mirror_folder(str(self.mirror), _load_registered(self.file, False)["dataset_path"], self.commit)
 
 
 @cache
-def _registered(file: str, functions: bool) -> Mapping[str, Any]:
+def _load_registered(file: str, functions: bool) -> Mapping[str, Any]:
     from lm_eval import tasks
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -140,7 +140,7 @@ class LmTask:
         return config
 
     @property
-    def described(self) -> str:
+    def pin_summary(self) -> str:
         """The pins that a reader of a score must know."""
         turns = ", each a turn" if self.multiturn and self.shots and self.template != "none" else ""
         budget = f", at most {self.budget} new tokens" if self.budget is not None else ""
@@ -154,12 +154,12 @@ def config_digest(config: Mapping[str, Any]) -> str:
     Where the data lies does not count: the source's revision says what it is.
     """
     what = {name: value for name, value in config.items() if name not in ("dataset_path", "dataset_kwargs")}
-    return hashlib.sha256(json.dumps(what, sort_keys=True, default=_source).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=_function_source).encode()).hexdigest()[:16]
 
 
-def _source(value: Any) -> Any:
+def _function_source(value: Any) -> Any:
     if isinstance(value, partial):
-        return [_source(value.func), value.args, value.keywords]
+        return [_function_source(value.func), value.args, value.keywords]
     if callable(value):
         return inspect.getsource(value)
     raise ValueError(f"a task's configuration holds JSON values and functions, not {type(value).__name__}")

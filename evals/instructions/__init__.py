@@ -10,8 +10,8 @@ import yaml
 from evals.score import Side
 from unified_lm.names import closest
 
-TABLES = Path(__file__).parent
-ROW = "{instruction}"
+TABLES_FOLDER = Path(__file__).parent
+QUERY_INSTRUCTION = "{instruction}"
 """Stands in a table for the instruction that a query brings along (instruction-following retrieval)."""
 
 
@@ -36,7 +36,7 @@ class Instructions:
             if not all(isinstance(text, str) for text in sides.values()):
                 raise ValueError(f'instructions {self.name!r}, task {task!r}: an instruction is text; none is ""')
 
-    def of(self, task: str, side: Side) -> str:
+    def instruction_for(self, task: str, side: Side) -> str:
         """Raises ValueError for a task that the table does not know."""
         if task not in self.tasks:
             near = closest(task, self.tasks)
@@ -48,16 +48,16 @@ class Instructions:
         return self.tasks[task].get(side, "")
 
 
-def described(query: str, document: str) -> str:
+def describe_instructions(query: str, document: str) -> str:
     """One line for the record: what queries got and, where there is any, what documents got."""
     return f"{query} | document: {document}" if document else query
 
 
-def read(table: str) -> Instructions:
+def read_instructions(table: str) -> Instructions:
     """The committed table of that name, or the yaml file at that path. Raises ValueError naming what is wrong."""
-    path = TABLES / f"{table}.yaml" if not table.endswith((".yaml", ".yml")) else Path(table)
+    path = TABLES_FOLDER / f"{table}.yaml" if not table.endswith((".yaml", ".yml")) else Path(table)
     if not path.is_file():
-        known = sorted(file.stem for file in TABLES.glob("*.yaml"))
+        known = sorted(file.stem for file in TABLES_FOLDER.glob("*.yaml"))
         raise ValueError(f"no instruction table {path}: use one of {known} or the path of a yaml file")
     content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or not all(isinstance(sides, dict) for sides in content.values()):

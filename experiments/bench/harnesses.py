@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evals.embedding.packaged_docs import CodeRetrieval
 from evals.embedding.suite import MtebSuite
-from evals.instructions import read
+from evals.instructions import read_instructions
 from evals.score import Subject
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
@@ -42,7 +42,7 @@ def retrieval(material: Material, repeats: int) -> Line:
     """A task through mteb's own loop and our wrapper, against encoding its texts and nothing else."""
     encoder = material.encoder(material.ours(), 1024)
     source = CodeRetrieval(groups=24 // material.size, group=6, queries=2)
-    suite = MtebSuite(name="bench", sources=(source,), instructions=read("offline"))
+    suite = MtebSuite(name="bench", sources=(source,), instructions=read_instructions("offline"))
 
     def scored(embedder: Encoder | Noting) -> None:
         with tempfile.TemporaryDirectory(prefix="bench_mteb_") as folder:

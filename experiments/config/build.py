@@ -102,7 +102,7 @@ class Experiment:
         lacking = [side for side, text in places.items() if "{instruction}" not in text and side not in own]
         for name, suite in self.evals.items():
             for task in suite.tasks if hasattr(suite, "instructions") else ():
-                if without := [side for side in lacking if suite.instructions.of(task, side)]:
+                if without := [side for side in lacking if suite.instructions.instruction_for(task, side)]:
                     raise ValueError(
                         f"evals.{name} gives each {without[0]} of {task} an instruction, but template "
                         f"{self.template.name} has no {{instruction}} there; use evals.{name}.instructions=none or "

@@ -16,7 +16,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from evals import instructions
-from evals.score import PROTOCOLS
+from evals.score import PROTOCOL_VERSIONS
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, content_digest, fingerprint_sources, strip_modules
 from experiments.config.paths import display_path
@@ -145,7 +145,7 @@ def list_code_versions(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def suite_keys(config: Mapping[str, Any], checkpoint: str | None) -> dict[str, str]:
     """Suite -> digest of all that decides its scores: settings, libraries, checkpoint, and how the model is scored."""
     libraries = package_versions(SCORING_PACKAGES)
-    decided = [libraries, dict(PROTOCOLS), checkpoint, config["scoring"]]
+    decided = [libraries, dict(PROTOCOL_VERSIONS), checkpoint, config["scoring"]]
     return {
         name: content_digest([resolve_references(strip_modules(suite)), *decided])[:16]
         for name, suite in config["evals"].items()
@@ -188,7 +188,7 @@ def read_instruction_table(named: str | Mapping[str, Any]) -> Any:
     refused where it is used."""
     name = named["table"] if isinstance(named, Mapping) else named
     try:
-        return {task: dict(sides) for task, sides in instructions.read(name).tasks.items()}
+        return {task: dict(sides) for task, sides in instructions.read_instructions(name).tasks.items()}
     except ValueError:
         return named
 

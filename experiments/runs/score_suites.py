@@ -14,8 +14,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from evals.score import Progress, Score, Subject, Suite, Unscored, key
-from evals.score_store import Store
+from evals.score import IncompleteSuiteError, Progress, Score, Subject, Suite, identity_key
+from evals.score_store import ScoreStore
 from experiments.config.build import Experiment
 from experiments.config.errors import first_line
 from experiments.runs import progress, record
@@ -43,13 +43,13 @@ def score_suites(
         for subject in iterate_subjects(experiment, made, entry, folder):
             try:
                 scores += score_suite_with_ranks(suite, subject, folder / "scores", progress.scoring_progress(name))
-            except Unscored as error:
+            except IncompleteSuiteError as error:
                 scores += error.scores
                 unread |= error.problems
                 problems.append(str(error))
         rows = [one.to_dict() for one in scores]
         done = "" if unread else wanted[name]  # "": asked again
-        skipped = Store(folder=folder / "scores", suite=suite.name).skipped() | unread
+        skipped = ScoreStore(folder=folder / "scores", suite=suite.name).skipped_tasks() | unread
         entry = record.change_record(folder, **record.replace_suite_scores(entry, name, done, rows, skipped))
         mirror.log_scores(rows)
         print(f"score {name}: {len(rows)} scores in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
@@ -107,10 +107,10 @@ def score_free_tasks(suite: Suite, subject: Subject, folder: Path, told: Progres
 def iterate_task_locks(suite: Suite, subject: Subject, folder: Path) -> Iterator[tuple[FileLock, Suite]]:
     """The parts of a suite, each with the lock that a rank holds while it works on it; a dead rank holds none."""
     model = subject.embedder or subject.generator or subject.search
-    for part in suite.parts():
-        name = key(suite=suite.name, tasks=list(part.tasks), model=dict(model.identity), step=subject.step)[:16]
+    for part in suite.split_into_parts():
+        key = identity_key(suite=suite.name, tasks=list(part.tasks), model=dict(model.identity), step=subject.step)
         (folder / ".claims").mkdir(parents=True, exist_ok=True)
-        yield FileLock(folder / ".claims" / name), part
+        yield FileLock(folder / ".claims" / key[:16]), part
 
 
 def iterate_weights(

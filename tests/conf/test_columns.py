@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evals.averages import METRIC
-from evals.generation.suite import LmEvalSuite, reported
+from evals.generation.suite import LmEvalSuite, select_metrics
 from experiments.config.build import instantiate_node
 from experiments.config.compose import compose
 from experiments.tables import definition
@@ -35,7 +35,7 @@ def places(suite: str) -> Iterator[tuple[str, str, str]]:
         for entry in made.entries:
             results = {f"{name},{chosen or 'none'}": 0.5 for name, _, chosen in
                        (metric.partition(",") for metric in entry.metrics)}  # fmt: skip
-            yield from ((entry.name, metric, place) for metric, place, *_ in reported(entry, results, split))
+            yield from ((entry.name, metric, place) for metric, place, *_ in select_metrics(entry, results, split))
             yield entry.name, "truncation_rate", split
     else:
         pins = settings(suite).get("tasks", {})

@@ -285,15 +285,15 @@ def test_without_commits_the_check_names_every_one_that_is_not_known(capsys: pyt
 
 
 def test_all_data_is_checked_where_none_is_named() -> None:
-    places = {place.partition("/")[0] for place, _ in check_data.learnt({}, [], [])}
+    places = {place.partition("/")[0] for place, _ in check_data.check_training_data({}, [], [])}
     assert places >= {"echo", "medi2", "openthoughts_filtered", "wiki1m", "wikitext"}
 
 
 def test_the_data_of_a_table_is_that_of_its_rows_their_parents_and_their_teachers() -> None:
     own = {"tables": "3", "scale": "paper"}
-    jobs = check_data.jobs_of_tables(own, [])
+    jobs = check_data.compose_table_rows(own, [])
     assert {job.choices["data"] for job in jobs} >= {"openthoughts", "echo+openthoughts"}
     jobs = [compose(["experiment=t1_llm2vec_gen", "scale=paper"])]
-    places = {place: problem for place, problem in check_data.learnt(own, jobs, [])}
+    places = {place: problem for place, problem in check_data.check_training_data(own, jobs, [])}
     assert set(places) == {"llm2vec_gen_tulu/generative/tulu", "wiki1m/text/wiki1m", "wikitext/text/wikitext"}
     assert "is not known to us" in places["llm2vec_gen_tulu/generative/tulu"]

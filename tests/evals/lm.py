@@ -9,7 +9,7 @@ import yaml
 
 from evals.averages import Mean
 from evals.benchmarks import lm_suite
-from evals.generation.packaged_docs import in_memory
+from evals.generation.packaged_docs import in_memory_dataset
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
@@ -96,7 +96,7 @@ class Sums:
 
     def config(self) -> dict[str, Any]:
         return {
-            "custom_dataset": in_memory(test=self.rows),
+            "custom_dataset": in_memory_dataset(test=self.rows),
             "test_split": "test",
             "output_type": "generate_until",
             "doc_to_text": "question",
@@ -119,7 +119,7 @@ class Choices:
 
     def config(self) -> dict[str, Any]:
         return {
-            "custom_dataset": in_memory(test=CHOICES),
+            "custom_dataset": in_memory_dataset(test=CHOICES),
             "test_split": "test",
             "output_type": "multiple_choice",
             "doc_to_text": "text",

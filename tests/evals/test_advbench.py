@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evals.advbench_ir import BENIGN, HARMFUL, PATHS, chunks, suite
-from evals.embedding.mteb_adapter import Compared, compared
+from evals.advbench_ir import BENIGN, HARMFUL, PATHS, split_into_chunks, suite
+from evals.embedding.mteb_adapter import ComparedBy, with_similarity
 from evals.embedding.suite import MtebSuite
 from evals.score import Score, Subject
 from tests.evals.lexical import Constant, Lexical
@@ -49,9 +49,9 @@ def scores(mirror: Path, embedder: Lexical, **options: str) -> Mapping[tuple[str
 
 
 def test_documents_are_cut_into_chunks_and_a_short_rest_is_dropped_unless_it_is_all() -> None:
-    assert chunks("a b c d e", 2) == ["a b", "c d"]
-    assert chunks("a", 2) == ["a"]
-    assert chunks("a b c d", 2) == ["a b", "c d"]
+    assert split_into_chunks("a b c d e", 2) == ["a b", "c d"]
+    assert split_into_chunks("a", 2) == ["a"]
+    assert split_into_chunks("a b c d", 2) == ["a b", "c d"]
 
 
 def test_a_model_that_finds_harm_is_told_from_one_that_finds_nothing(mirror: Path) -> None:
@@ -100,9 +100,9 @@ def test_the_suites_similarity_ranks_whatever_the_models_own_is(mirror: Path) ->
 
 def test_an_embedder_compared_by_another_similarity_has_another_identity() -> None:
     embedder = Lexical()
-    assert compared(embedder, "cosine") is embedder
-    other = compared(embedder, "dot")
-    assert isinstance(other, Compared) and other.identity != embedder.identity and other.similarity == "dot"
+    assert with_similarity(embedder, "cosine") is embedder
+    other = with_similarity(embedder, "dot")
+    assert isinstance(other, ComparedBy) and other.identity != embedder.identity and other.similarity == "dot"
 
 
 def test_the_hub_is_read_only_at_a_commit(mirror: Path) -> None:

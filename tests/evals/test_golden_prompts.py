@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evals.instructions import read
+from evals.instructions import read_instructions
 from tests.models import CAUSAL, form, unified
 from unified_lm.inference.encode import Encoder
 from unified_lm.packing import collate
@@ -29,7 +29,7 @@ def model():
 def shown(model, name: str, readout: str, table: str, task: str, side: str, text: str) -> tuple[str, str]:
     """(all that is read, the part that is pooled), with the special tokens written as <s> and </s>."""
     encoder = Encoder(model=model, form=form(model, CAUSAL, template(name)), readout=readout)
-    batch = collate(encoder.sequences([text], side, read(table).of(task, side)))
+    batch = collate(encoder.sequences([text], side, read_instructions(table).instruction_for(task, side)))
     start, stop = Readout.named(readout).span(batch.sequences[0])
     tokens, tokenizer = batch.tokens.tolist(), model.tokenizer
     assert tokens[0] == tokenizer.bos_token_id and tokenizer.bos_token_id not in tokens[1:]

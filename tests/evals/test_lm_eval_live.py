@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from evals.generation.lm_eval_adapter import LiveLM, asked
+from evals.generation.lm_eval_adapter import LiveLM, parse_generation_settings
 from tests.evals.lm import CONF, settings
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
@@ -228,12 +228,12 @@ def test_answers_keep_what_lm_eval_drops() -> None:
 
 
 def test_settings_that_we_would_ignore_are_refused() -> None:
-    assert asked({"until": "\n", "max_gen_toks": 5, "do_sample": False}) == (5, ("\n",), 0.0)
-    assert asked({"until": [], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7})[2] == 0.7
+    assert parse_generation_settings({"until": "\n", "max_gen_toks": 5, "do_sample": False}) == (5, ("\n",), 0.0)
+    assert parse_generation_settings({"until": [], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7})[2] == 0.7
     with pytest.raises(ValueError, match="top_p"):
-        asked({"until": [], "max_gen_toks": 5, "top_p": 0.9})
+        parse_generation_settings({"until": [], "max_gen_toks": 5, "top_p": 0.9})
     with pytest.raises(ValueError, match="no budget"):
-        asked({"until": []})
+        parse_generation_settings({"until": []})
 
 
 def test_a_continuation_without_tokens_is_refused() -> None:

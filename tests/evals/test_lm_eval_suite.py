@@ -16,7 +16,7 @@ from lm_eval.models.huggingface import HFLM
 from evals.external_models import Bm25
 from evals.generation.suite import LmEvalSuite
 from evals.score import Score, Subject
-from evals.score_store import Store
+from evals.score_store import ScoreStore
 from tests.evals.lm import CHOICES_TASK, SUITE, SUMS_TASK, generator_of, subject_of
 from unified_lm.backbones import Tiny
 
@@ -52,7 +52,7 @@ def test_slots_have_no_place_in_a_bare_prompt_and_the_tasks_say_so(tmp_path: Pat
     generator = generator_of()
     vars(generator)["slots"] = 2
     assert SUITE.score(subject_of(generator), folder=tmp_path) == []
-    skipped = Store(folder=tmp_path, suite="toy").skipped()
+    skipped = ScoreStore(folder=tmp_path, suite="toy").skipped_tasks()
     assert set(skipped) == {"sums", "choices"} and all("a bare prompt has not" in why for why in skipped.values())
 
 
@@ -111,7 +111,7 @@ def test_greedy_scores_repeat_and_leave_the_random_state_alone(tmp_path: Path) -
 
 def test_a_subject_that_does_not_generate_is_skipped_with_the_reason(tmp_path: Path) -> None:
     assert SUITE.score(Subject(name="bm25", search=Bm25()), folder=tmp_path) == []
-    assert Store(folder=tmp_path, suite="toy").skipped() == {
+    assert ScoreStore(folder=tmp_path, suite="toy").skipped_tasks() == {
         "sums": "bm25 generates no text",
         "choices": "bm25 generates no text",
     }

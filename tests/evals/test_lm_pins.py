@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evals.generation.suite import LmEvalSuite
-from evals.generation.tasks import LmTask, Registered, config_digest
+from evals.generation.tasks import LmTask, RegisteredTask, config_digest
 from tests.evals.lm import CHOICES_TASK, SUMS_TASK, generator_of, subject_of
 
 COMMIT = "0" * 40
@@ -67,17 +67,17 @@ def test_the_digest_of_a_task_changes_with_its_functions() -> None:
 
 
 def test_a_task_of_the_hub_is_read_at_its_commit() -> None:
-    source = Registered(file="gsm8k/gsm8k.yaml", commit=COMMIT)
+    source = RegisteredTask(file="gsm8k/gsm8k.yaml", commit=COMMIT)
     assert source.revision == COMMIT
     assert source.config()["dataset_kwargs"] == {"revision": COMMIT}
 
 
 def test_registered_tasks_that_pin_nothing_or_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pins nothing"):
-        Registered(file="gsm8k/gsm8k.yaml", commit="main")
+        RegisteredTask(file="gsm8k/gsm8k.yaml", commit="main")
     with pytest.raises(ValueError, match="no task file"):
-        Registered(file="gsm9k.yaml", commit=COMMIT).config()
+        RegisteredTask(file="gsm9k.yaml", commit=COMMIT).config()
     with pytest.raises(ValueError, match="a group or a template"):
-        Registered(file="mmlu/default/_mmlu.yaml", commit=COMMIT).config()
+        RegisteredTask(file="mmlu/default/_mmlu.yaml", commit=COMMIT).config()
     with pytest.raises(ValueError, match="hf download --repo-type dataset openai/gsm8k"):
-        Registered(file="gsm8k/gsm8k.yaml", commit=COMMIT, mirror=str(tmp_path)).config()
+        RegisteredTask(file="gsm8k/gsm8k.yaml", commit=COMMIT, mirror=str(tmp_path)).config()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evals.averages import MIXED, Mean, averaged
+from evals.averages import MIXED_UNIT, Mean, compute_means
 from evals.score import Score
 
 
@@ -20,7 +20,7 @@ SCORES = [
 
 
 def value(mean: Mean, *earlier: Mean) -> float:
-    found, lacking = averaged([*earlier, mean], SCORES, {})
+    found, lacking = compute_means([*earlier, mean], SCORES, {})
     assert not lacking
     (one,) = [score for score in found if score.task == mean.name]
     return one.value
@@ -41,21 +41,23 @@ def test_a_weighted_average_counts_every_example_once() -> None:
 
 def test_a_missing_member_leaves_no_average_and_says_why_and_so_on_above_it() -> None:
     means = [Mean(name="low", of=["A", "D"]), Mean(name="high", of=["low", "B"]), Mean(name="fine", of=["A", "B"])]
-    found, lacking = averaged(means, SCORES, {"D": "STS needs vectors"})
+    found, lacking = compute_means(means, SCORES, {"D": "STS needs vectors"})
     assert [score.task for score in found] == ["fine"]
     assert lacking["low"] == "1 of 2 missing: D (STS needs vectors)"
     assert lacking["high"].startswith("1 of 2 missing: low (1 of 2 missing")
 
 
 def test_several_scores_of_a_task_are_no_member_unless_one_is_over_all() -> None:
-    found, lacking = averaged([Mean(name="m", of=["C", "A"])], [score for score in SCORES if score.subset != "all"], {})
+    found, lacking = compute_means(
+        [Mean(name="m", of=["C", "A"])], [score for score in SCORES if score.subset != "all"], {}
+    )
     assert not found and "C (no score)" in lacking["m"]
 
 
 def test_values_in_different_units_have_a_mean_in_none_of_them() -> None:
     scores = [score("A", 0.5), score("B", -0.5, unit="correlation")]
-    found, _ = averaged([Mean(name="m", of=["A", "B"])], scores, {})
-    assert (found[0].unit, found[0].metric, found[0].value, found[0].n) == (MIXED, "mean", 0.0, 2)
+    found, _ = compute_means([Mean(name="m", of=["A", "B"])], scores, {})
+    assert (found[0].unit, found[0].metric, found[0].value, found[0].n) == (MIXED_UNIT, "mean", 0.0, 2)
 
 
 @pytest.mark.parametrize(("of", "message"), [([], "is empty"), (["A", "A"], r"counts \['A'\] twice")])

@@ -8,13 +8,13 @@ import pytest
 from datasets import Dataset
 
 from evals.averages import Mean
-from evals.check_data import problems
+from evals.check_data import find_data_problems
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import HubTask
 from evals.generation.suite import LmEvalSuite
 from evals.instructions import Instructions
-from evals.score import Score, Subject, Unscored
-from evals.score_store import Store
+from evals.score import IncompleteSuiteError, Score, Subject
+from evals.score_store import ScoreStore
 from tests.evals.lexical import Lexical
 from tests.evals.lm import committed, generator_of, subject_of
 from tests.evals.mirrors import beir, cups, of, publish, revision, similarity, sums
@@ -84,18 +84,18 @@ def test_a_faulty_data_set_is_named_and_all_others_are_scored(
     mirror: Path, tmp_path: Path, suite: MtebSuite, score: Callable, fault: Callable, said: str
 ) -> None:
     fault(mirror)
-    with pytest.raises(Unscored, match="1 tasks of suite s cannot be read: SciFact: ") as caught:
+    with pytest.raises(IncompleteSuiteError, match="1 tasks of suite s cannot be read: SciFact: ") as caught:
         score(Lexical())
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert [found.task for found in caught.value.scores] == [STS]
-    assert "SciFact" in Store(folder=tmp_path / "scores", suite="s").skipped()["both"]
-    (scifact, problem), sts = problems(suite)
+    assert "SciFact" in ScoreStore(folder=tmp_path / "scores", suite="s").skipped_tasks()["both"]
+    (scifact, problem), sts = find_data_problems(suite)
     assert scifact == SCIFACT and said in problem and sts[0] == STS
     publish(mirror, of(SCIFACT), beir())
     mended = Lexical()
     assert [found.task for found in score(mended)] == [SCIFACT, STS, "both"]
     assert len(mended.read) == 7
-    assert Store(folder=tmp_path / "scores", suite="s").skipped() == {}
+    assert ScoreStore(folder=tmp_path / "scores", suite="s").skipped_tasks() == {}
 
 
 @pytest.mark.usefixtures("as_in_production")  # the type checks ask a source for its revision, which it cannot tell
@@ -104,7 +104,7 @@ def test_an_lm_eval_task_that_cannot_be_read_is_named_and_all_others_are_scored(
     suites = committed("lm_gsm8k", mirror, budget=4), committed("lm_winogrande", mirror)
     suite = LmEvalSuite(name="s", entries=[entry for one in suites for entry in one.entries])
     for fault in ("fetch it with: hf download --repo-type dataset openai/gsm8k", "JSON parse error"):
-        with pytest.raises(Unscored, match="1 tasks of suite s cannot be read: gsm8k: ") as caught:
+        with pytest.raises(IncompleteSuiteError, match="1 tasks of suite s cannot be read: gsm8k: ") as caught:
             suite.score(subject_of(generator_of(max_length=4096)), folder=tmp_path / "scores")
         assert fault in str(caught.value) and {found.task for found in caught.value.scores} == {"winogrande"}
         publish(mirror, "openai/gsm8k", sums(train=6))
@@ -119,10 +119,13 @@ def test_row_counts_are_compared_with_the_published_ones(mirror: Path) -> None:
     publish(mirror, "allenai/winogrande", cups())
     publish(mirror, "openai/gsm8k", sums(train=6, test=3))
     publish(mirror, "openai/openai_humaneval", {("openai_humaneval", "test"): [{"task_id": "T", "prompt": ""}]})
-    found = {name: dict(problems(committed(name, mirror))) for name in ("lm_winogrande", "lm_gsm8k", "lm_humaneval")}
+    found = {
+        name: dict(find_data_problems(committed(name, mirror)))
+        for name in ("lm_winogrande", "lm_gsm8k", "lm_humaneval")
+    }
     assert found["lm_winogrande"] == {"winogrande": "rows: 6 instead of 1267"}
     assert found["lm_gsm8k"] == {"gsm8k": "rows: 3 instead of 1319"}
     lacking = ["canonical_solution", "entry_point", "test"]
     assert found["lm_humaneval"] == {"humaneval": f"the columns {lacking} are missing"}
     whole = committed("lm_gsm8k", mirror, tasks={"gsm8k": {"file": "gsm8k/gsm8k.yaml", "rows": 3}})
-    assert dict(problems(whole)) == {"gsm8k": ""}
+    assert dict(find_data_problems(whole)) == {"gsm8k": ""}

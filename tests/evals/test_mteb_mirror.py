@@ -9,7 +9,7 @@ import mteb
 import pytest
 
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import HubTask, published
+from evals.embedding.tasks import HubTask, published_counts
 from evals.instructions import Instructions
 from evals.score import Score, Subject
 from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical
@@ -58,7 +58,7 @@ def test_a_mirror_with_other_than_the_published_rows_is_scored_as_a_subset(
     score: Callable, mirror: Path, lacking: int, suite: str
 ) -> None:
     (rows,) = similarity().values()
-    (count,) = published(mteb.get_task(STS)).values()
+    (count,) = published_counts(mteb.get_task(STS)).values()
     publish(mirror, of(STS), {("default", "test"): [rows[i % len(rows)] for i in range(count - lacking)]})
     (found,) = score(STS)
     assert (found.suite, found.n) == (suite, count - lacking)

@@ -15,12 +15,12 @@ from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
 from evals.embedding.local_files import BeirFolder, StsFile
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import own_task, retrieval_data
+from evals.embedding.tasks import make_task, retrieval_data
 from evals.external_models import Bm25
 from evals.instructions import Instructions
-from evals.random_state import random_state_kept
+from evals.random_state import preserve_random_state
 from evals.score import Score, Subject
-from evals.score_store import Store
+from evals.score_store import ScoreStore
 from tests.evals.lexical import ANIMALS, QUESTIONS, Constant, Lexical, beir_folder, sts_file
 
 ASK = Instructions(name="t", tasks={"LocalBeir": {"query": "find the animal"}, "LocalSts": {"query": "same meaning"}})
@@ -43,7 +43,7 @@ def score(tmp_path: Path) -> Callable[..., list[Score]]:
 
 
 def skipped(tmp_path: Path, suite: MtebSuite) -> dict[str, str]:
-    return Store(folder=tmp_path / "scores", suite=suite.name).skipped()
+    return ScoreStore(folder=tmp_path / "scores", suite=suite.name).skipped_tasks()
 
 
 def test_every_score_names_what_it_was_computed_from(suite: MtebSuite, score: Callable) -> None:
@@ -144,7 +144,7 @@ class InstructedQueries:
         return data
 
     def build(self) -> AbsTask:
-        return own_task(
+        return make_task(
             AbsTaskRetrieval, name=self.name, type_="InstructionRetrieval", description="d", main_score="ndcg_at_10",
             path="p", revision="1", data=self.data,
         )  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_block_that_seeds_every_generator_leaves_them_as_they_were() -> None:
     seed_everything(5)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
     seed_everything(5)
-    with random_state_kept():
+    with preserve_random_state():
         seed_everything(6)
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from evals.embedding import packaged_docs as offline
 from evals.embedding.suite import MtebSuite
 from evals.score import Score, Subject
-from evals.score_store import Store
+from evals.score_store import ScoreStore
 from tests.evals.lexical import Constant, Lexical
 from unified_lm.data.packaged.source import HELD_OUT_PACKAGES, DocumentedObject, held_out_objects
 
@@ -120,7 +120,7 @@ def test_shared_words_are_worth_more_than_chance_in_every_task(suite: MtebSuite,
     found = {score.task: score for score in scores_of(suite, embedder, tmp_path) if score.metric == main(score)}
     floors = dict(zip(suite.tasks, (0.1, 0.2, 0.48, 0.6, 0.08, 0.25), strict=True))
     assert {task: score.value for task, score in found.items() if score.value < floors[task]} == {}
-    assert Store(folder=tmp_path, suite=suite.name).skipped() == {}
+    assert ScoreStore(folder=tmp_path, suite=suite.name).skipped_tasks() == {}
     assert len(set(embedder.read)) == len(embedder.read), "the tasks share texts, and each is read once"
     assert {instruction for _, instruction, _ in embedder.read} == {""}
 

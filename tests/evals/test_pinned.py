@@ -8,7 +8,6 @@ from typing import Any
 
 import mteb
 import pytest
-import yaml
 from lm_eval import tasks as lm_eval_tasks
 
 from evals import advbench_ir as advbench
@@ -17,12 +16,14 @@ from evals.benchmarks import lm_suite, mteb_suite
 from evals.embedding.suite import MtebSuite
 from evals.generation.generated_code import GeneratedCode
 from evals.generation.suite import LmEvalSuite
-from evals.instructions import TABLES, read
+from evals.instructions import TABLES_FOLDER, read_instructions
+from experiments.config.compose import compose
 
 CONF = Path(__file__).parents[2] / "conf" / "evals"
-SUITES: dict[str, dict[str, Any]] = {
-    name: suite for path in sorted(CONF.glob("*.yaml")) for name, suite in yaml.safe_load(path.read_text()).items()
-}
+WITHOUT_USER_VALUES = [path.stem for path in sorted(CONF.glob("*.yaml")) if "???" not in path.read_text()]
+SUITES: dict[str, dict[str, Any]] = compose([f"evals=[{','.join(WITHOUT_USER_VALUES)}]", "scale=none"]).resolved[
+    "evals"
+]
 FACTORIES = {
     "evals.benchmarks.mteb_suite": mteb_suite,
     "evals.benchmarks.lm_suite": lm_suite,
@@ -199,9 +200,13 @@ def test_every_table_that_a_suite_uses_knows_its_tasks_and_every_paper_has_one()
     for name in (*MTEB, "advbench_ir", "advbench_ir_dot"):
         made(name)  # a table without a row for a task is refused
         made(name, instructions="none")
-    committed = {path.stem for path in TABLES.glob("*.yaml")}
+    committed = {path.stem for path in TABLES_FOLDER.glob("*.yaml")}
     assert {"llm2vec", "llm2vec_gen", "gritlm", "diffembed", "mteb", "none"} <= committed
     for table in ("llm2vec", "llm2vec_gen", "gritlm", "mteb"):
         for name in ("mteb_eng_v2", "mteb_lite", "bright", "bright_diffembed"):
             made(name, instructions=table)
-    assert read("diffembed").of("BrightAopsRetrieval", "query").startswith("Given a problem, rretrieve the relevant")
+    assert (
+        read_instructions("diffembed")
+        .instruction_for("BrightAopsRetrieval", "query")
+        .startswith("Given a problem, rretrieve the relevant")
+    )

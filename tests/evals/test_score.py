@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evals.external_models import Bm25
-from evals.score import Embedder, Score, Searcher, Subject, key
+from evals.score import Embedder, Score, Searcher, Subject, identity_key
 from tests.evals.lexical import Lexical
 
 FIELDS = {
@@ -63,20 +63,20 @@ def test_models_are_recognised_by_what_they_can_do() -> None:
 
 
 def test_a_key_depends_on_content_and_not_on_order_or_process() -> None:
-    assert key(a=1, b={"x": [1, 2], "y": None}) == key(b={"y": None, "x": (1, 2)}, a=1)
-    assert key(a="1") != key(a=1) and key(a=[1, 2]) != key(a=[2, 1])
+    assert identity_key(a=1, b={"x": [1, 2], "y": None}) == identity_key(b={"y": None, "x": (1, 2)}, a=1)
+    assert identity_key(a="1") != identity_key(a=1) and identity_key(a=[1, 2]) != identity_key(a=[2, 1])
     other = subprocess.run(
-        [sys.executable, "-c", "from evals.score import key; print(key(b=[1.5, None], a='ä'))"],
+        [sys.executable, "-c", "from evals.score import identity_key; print(identity_key(b=[1.5, None], a='ä'))"],
         capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7", "PATH": ""},
     )  # fmt: skip
-    assert other.stdout.strip() == key(a="ä", b=[1.5, None])
+    assert other.stdout.strip() == identity_key(a="ä", b=[1.5, None])
 
 
 def test_what_may_differ_between_processes_cannot_enter_a_key() -> None:
     with pytest.raises(ValueError, match="only JSON values"):
-        key(model=object())
+        identity_key(model=object())
     with pytest.raises(ValueError, match="only JSON values"):
-        key(rate=float("nan"))
+        identity_key(rate=float("nan"))
 
 
 def test_scores_are_read_without_loading_a_tensor_library() -> None:

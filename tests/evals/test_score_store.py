@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evals.score import Score
-from evals.score_store import Store
+from evals.score_store import ScoreStore
 from tests.evals.test_score import FIELDS
 
 IDENTITY = {"model": {"weights": "a"}, "task": "t", "revision": "r"}
@@ -14,24 +14,24 @@ SCORES = [Score(**FIELDS)]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(folder=tmp_path, suite="s")
+def store(tmp_path: Path) -> ScoreStore:
+    return ScoreStore(folder=tmp_path, suite="s")
 
 
-def test_stored_scores_come_back_for_the_same_identity_only(store: Store) -> None:
+def test_stored_scores_come_back_for_the_same_identity_only(store: ScoreStore) -> None:
     store.save("t", IDENTITY, SCORES)
     assert store.load("t", dict(reversed(IDENTITY.items()))) == SCORES
     assert store.load("t", {**IDENTITY, "model": {"weights": "b"}}) is None
 
 
-def test_scores_are_computed_once(store: Store) -> None:
+def test_scores_are_computed_once(store: ScoreStore) -> None:
     calls = []
     for _ in range(2):
-        assert store.scored("t", IDENTITY, lambda: calls.append(1) or SCORES) == SCORES
+        assert store.load_or_compute("t", IDENTITY, lambda: calls.append(1) or SCORES) == SCORES
     assert calls == [1]
 
 
-def test_a_file_of_another_identity_is_neither_reused_nor_overwritten(store: Store) -> None:
+def test_a_file_of_another_identity_is_neither_reused_nor_overwritten(store: ScoreStore) -> None:
     store.save("t", IDENTITY, SCORES)
     path = store.path("t", IDENTITY)
     foreign = path.read_text().replace('"weights": "a"', '"weights": "z"')
@@ -46,7 +46,7 @@ DAMAGED = ("", '{"identity": {}', '{"identity": {}}', '{"identity": {}, "skipped
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_a_damaged_file_is_named_with_the_way_out(store: Store, content: str) -> None:
+def test_a_damaged_file_is_named_with_the_way_out(store: ScoreStore, content: str) -> None:
     store.save("t", IDENTITY, SCORES)
     path = store.path("t", IDENTITY)
     path.write_text(content)
@@ -54,14 +54,14 @@ def test_a_damaged_file_is_named_with_the_way_out(store: Store, content: str) ->
         store.load("t", IDENTITY)
 
 
-def test_a_skipped_task_has_a_reason_and_is_tried_again(store: Store) -> None:
-    store.skip("t", IDENTITY, "needs vectors")
-    assert store.skipped() == {"t": "needs vectors"} and store.load("t", IDENTITY) is None
+def test_a_skipped_task_has_a_reason_and_is_tried_again(store: ScoreStore) -> None:
+    store.save_skipped("t", IDENTITY, "needs vectors")
+    assert store.skipped_tasks() == {"t": "needs vectors"} and store.load("t", IDENTITY) is None
     store.save("t", IDENTITY, SCORES)
-    assert store.skipped() == {} and store.load("t", IDENTITY) == SCORES
+    assert store.skipped_tasks() == {} and store.load("t", IDENTITY) == SCORES
 
 
-def test_a_result_file_says_what_it_is_about(store: Store) -> None:
+def test_a_result_file_says_what_it_is_about(store: ScoreStore) -> None:
     store.save("a/b: c", IDENTITY, SCORES)
     record = json.loads(store.path("a/b: c", IDENTITY).read_text())
     assert record["identity"] == IDENTITY and record["task"] == "a/b: c" and len(record["key"]) == 64

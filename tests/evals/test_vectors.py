@@ -120,7 +120,7 @@ def test_a_vector_that_is_not_finite_is_not_kept(suite: MtebSuite, tmp_path: Pat
 @pytest.mark.parametrize("remember", [False, True])
 def test_the_record_says_what_an_embedder_with_prompts_read(suite: MtebSuite, tmp_path: Path, remember: bool) -> None:
     class Prompted(Lexical):
-        def prompt(self, side: str, instruction: str) -> str:
+        def describe_prompt(self, side: str, instruction: str) -> str:
             return f"own {side}: "
 
     found = score(replace(suite, remember=remember), Prompted(), tmp_path / "scores")

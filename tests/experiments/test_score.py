@@ -10,7 +10,7 @@ import pytest
 from experiments import check_data, score
 from experiments.config.errors import UsageError
 from experiments.runs import record
-from experiments.score import asked_anew, chosen
+from experiments.score import config_for_rescoring, suite_overrides
 from unified_lm.backbones import Tiny
 
 PAIRS = [("a cat", "a cat", 5.0), ("a cat", "cats and a cat", 4.0), ("a dog", "a red ball", 1.0), ("x", "y", 0.0)]
@@ -83,7 +83,7 @@ def test_other_weights_libraries_protocols_or_ways_to_score_are_asked_again(monk
         )
 
     found = [asked(), asked("e"), asked(slots=True), asked(readouts=["last"]), asked(steps=[2])]
-    monkeypatch.setitem(record.PROTOCOLS, "mteb", -1)
+    monkeypatch.setitem(record.PROTOCOL_VERSIONS, "mteb", -1)
     found.append(asked())
     monkeypatch.setattr(record, "package_versions", lambda names: {"mteb": "0"})
     found.append(asked())
@@ -93,20 +93,20 @@ def test_other_weights_libraries_protocols_or_ways_to_score_are_asked_again(monk
 def test_a_run_takes_another_way_to_be_scored_and_no_other_training() -> None:
     config = {"evals": {}, "scoring": {"slots": False}, "runtime": {"threads": 4, "device": "auto"}, "launch": {}}
     given = ["evals=[lm_gsm8k]", "scoring.slots=true", "runtime.threads=1", "launch=local_2"]
-    changed = asked_anew(config, given, Path("r"))
+    changed = config_for_rescoring(config, given, Path("r"))
     assert changed["scoring"] == {"slots": True} and changed["launch"]["processes"] == 2
     assert changed["runtime"] == {"threads": 1, "device": "auto"} and list(changed["evals"]) == ["lm_gsm8k"]
     assert config["evals"] == {} and config["scoring"] == {"slots": False}
     for given in ("lengths.query=9", "launch.param_dtype=bfloat16"):
         with pytest.raises(UsageError, match=f"r has its settings; {given} cannot change them"):
-            asked_anew(config, ["evals=[lm_gsm8k]", given], Path("r"))
+            config_for_rescoring(config, ["evals=[lm_gsm8k]", given], Path("r"))
 
 
 def test_tasks_choose_of_the_suite_that_takes_any_and_cut_any_other() -> None:
-    assert chosen({"evals": "mteb", "tasks": "[A]"}) == ["evals=[mteb]", "evals.mteb.tasks=[A]"]
-    assert chosen({"evals": "[bright]", "tasks": "[A]"}) == ["evals=[bright]", "evals.bright.only=[A]"]
+    assert suite_overrides({"evals": "mteb", "tasks": "[A]"}) == ["evals=[mteb]", "evals.mteb.tasks=[A]"]
+    assert suite_overrides({"evals": "[bright]", "tasks": "[A]"}) == ["evals=[bright]", "evals.bright.only=[A]"]
     with pytest.raises(UsageError, match="belong to one suite"):
-        chosen({"evals": "[bright,followir]", "tasks": "[A]"})
+        suite_overrides({"evals": "[bright,followir]", "tasks": "[A]"})
 
 
 def test_data_is_checked_task_by_task_and_every_failure_is_listed(mirror: Path, capsys: pytest.CaptureFixture) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evals.benchmarks import CHANGED
-from evals.score import SUBSET
+from evals.benchmarks import CHANGED_MARK
+from evals.score import SUBSET_MARK
 from experiments.tables import definition
 from experiments.tables.definition import Column
 from experiments.tables.fill import Made, measure
@@ -25,7 +25,7 @@ def cell(column: Column, suite: str) -> float | None:
 def test_a_cut_or_changed_suite_fills_no_column_of_a_paper(number: int) -> None:
     for column in definition.read_definition(number, "paper").columns:
         assert cell(column, column.suite) == 0.5
-        for mark in (SUBSET, CHANGED, CHANGED + SUBSET):
+        for mark in (SUBSET_MARK, CHANGED_MARK, CHANGED_MARK + SUBSET_MARK):
             assert cell(column, column.suite + mark) is None
 
 

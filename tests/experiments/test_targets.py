@@ -96,7 +96,7 @@ def test_what_hydra_would_read_as_its_own_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=kind):
         instantiate_node({"_target_": "unified_lm.backbones.Tiny", kind: True}, "backbone")
     with pytest.raises(ValueError, match=kind):
-        instantiate({"_target_": "evals.instructions.read", kind: True})
+        instantiate({"_target_": "evals.instructions.read_instructions", kind: True})
 
 
 def test_a_reference_in_a_runs_config_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
