@@ -193,7 +193,7 @@ FORGERIES = {
 @every_jail
 @pytest.mark.parametrize("body", FORGERIES.values(), ids=FORGERIES)
 def test_a_program_cannot_say_that_it_passed(body: str, layers: tuple[str, ...]) -> None:
-    tests = "for _ in range(3):\n    assert all(map(lambda _: f() is True, range(3))) and [f() for _ in range(3)]"
+    tests = "assert all(map(lambda _: f() is True, range(3)))"
     assert runs(body, tests, layers=layers, seconds=2.0) != ""
 
 
