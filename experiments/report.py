@@ -11,8 +11,9 @@ from typing import Any
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder, runs_folder
-from experiments.runs import record
 from experiments.runs.files import write_text
+from experiments.runs.metrics import read_metrics
+from experiments.runs.record import RunRecord, read_record
 from experiments.tables.render import STYLE
 
 FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-size:13px}"
@@ -50,19 +51,19 @@ def tables() -> Iterator[str]:
         yield "<p>No table is rendered yet: <code>make table-15</code>.</p>"
 
 
-def records() -> Iterator[dict[str, Any]]:
+def records() -> Iterator[RunRecord]:
     for folder in sorted(runs_folder().glob("*")):
-        entry = record.read_record(folder)
+        entry = read_record(folder)
         if entry is not None:
             yield entry
 
 
-def curves(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def curves(entries: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
     """(run id, SVG) of every run that logged at least two steps."""
     for entry in entries:
-        rows = record.read_metrics(runs_folder() / entry["run_id"])
+        rows = read_metrics(runs_folder() / entry.run_id)
         if len(rows) > 1:
-            yield entry["run_id"], curve(rows, list(entry["losses"]) or ["loss"])
+            yield entry.run_id, curve(rows, list(entry.losses) or ["loss"])
 
 
 def curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
@@ -84,20 +85,20 @@ def curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
     return out.getvalue()[out.getvalue().index("<svg") :]
 
 
-def listing(entries: Sequence[Mapping[str, Any]]) -> str:
+def listing(entries: Sequence[RunRecord]) -> str:
     """The runs, the failed ones with their reason."""
     names = ("run", "scale", "status", "step", "wall s", "device hours", "scores", "W&amp;B", "problem")
     rows = [
         (
-            entry["run_id"],
-            entry["choices"].get("scale"),
-            entry["status"],
-            entry["step"],
-            entry["wall_s"],
-            entry["device_hours"],
-            len(entry["scores"]),
-            entry["wandb_id"],
-            entry["error"],
+            entry.run_id,
+            entry.choices.get("scale"),
+            entry.status,
+            entry.step,
+            entry.wall_s,
+            entry.device_hours,
+            len(entry.scores),
+            entry.wandb_id,
+            entry.error,
         )
         for entry in entries
     ]

@@ -13,9 +13,11 @@ from experiments.config.compose import compose, override_name
 from experiments.config.errors import UsageError
 from experiments.config.identity import NOT_SCIENCE, PRECISION, content_digest, make_paths_absolute, strip_modules
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs import record
 from experiments.runs.execute import ensure_run, run_worker
 from experiments.runs.files import write_json, write_text
+from experiments.runs.freshness import is_complete
+from experiments.runs.locks import lock_run
+from experiments.runs.record import RECORD, change_record, read_record
 from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
 
 USAGE = (
@@ -63,15 +65,15 @@ def suite_overrides(own: Mapping[str, str]) -> list[str]:
 
 def rescore_run(folder: Path, overrides: Sequence[str]) -> int:
     """Score a finished run with other suites; what it has stays."""
-    with record.lock_run(folder):
-        entry = record.read_record(folder)
-        if entry is None or entry["digest"] is None:
+    with lock_run(folder):
+        record = read_record(folder)
+        if record is None or record.digest is None:
             raise UsageError(f"{display_path(folder)} has not been trained to its end: run it again")
-        config = config_for_rescoring(entry["config"], overrides, folder)
-        if record.is_complete(entry, config):
+        config = config_for_rescoring(record.config, overrides, folder)
+        if is_complete(record, config):
             print(f"already there: {display_path(folder)}")
             return 0
-        record.change_record(folder, config=config)
+        change_record(folder, config=config)
         write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         return run_worker(folder, config)
 
@@ -96,24 +98,23 @@ def config_for_rescoring(config: Mapping[str, Any], overrides: Sequence[str], fo
 
 def print_scores(folder: Path, suites: Mapping[str, Any]) -> None:
     """The scores of these suites as a table, also written to outputs/scores/<digest>/scores.json."""
-    entry = record.read_record(folder)
-    if entry is None or entry["digest"] is None:
+    record = read_record(folder)
+    if record is None or record.digest is None:
         return
     names = {name for suite in suites for name in names_in_scores(suite)}
-    found = [score for score in entry["scores"] if score["suite"] in names]
+    found = [score for score in record.scores if score.suite in names]
     rows = [
-        (score["suite"], score["task"], score["subset"], score["metric"], f"{score['value']:.4f}", str(score["n"]))
-        for score in found
+        (score.suite, score.task, score.subset, score.metric, f"{score.value:.4f}", str(score.n)) for score in found
     ]
     rows = [("suite", "task", "subset", "metric", "value", "n"), *rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    key = content_digest([entry["digest"], {name: strip_modules(suite) for name, suite in suites.items()}])[:16]
+    key = content_digest([record.digest, {name: strip_modules(suite) for name, suite in suites.items()}])[:16]
     path = outputs_folder() / "scores" / key / "scores.json"
-    write_json(path, found)
+    write_json(path, [score.to_dict() for score in found])
     print(f"scores: {display_path(path)}")
-    print(f"record: {display_path(folder / record.RECORD)}")
+    print(f"record: {display_path(folder / RECORD)}")
 
 
 def names_in_scores(suite: str) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from experiments.config.compose import Composition, compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, UnknownData, identify
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs import record
 from experiments.runs.files import write_text
+from experiments.runs.freshness import list_stale_suites
+from experiments.runs.record import read_own_record
 from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Definition, list_tables, read_definition
 from experiments.tables.fill import Made, Table, fill
@@ -108,12 +109,19 @@ def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def made_of(run: Run) -> Made:
-    entry = record.read_record(run.folder)
-    if entry is not None and entry["identity"] != run.identity:
-        raise UsageError(f"{display_path(run.folder)} holds a run of another identity: move it away")
-    makers = () if entry is None else tuple(Maker.of(one) for one in record.list_code_versions(entry))
-    found = None if entry is None else record.drop_stale_scores(entry, run.config)
-    return Made(seed=run.config["seed"], run_id=run.run_id, command=run.command, record=found, makers=makers)
+    record, stale, makers = read_own_record(run), (), ()
+    if record is not None:
+        stale = list_stale_suites(record, run.config)
+        record = record.without_suites(stale)
+        makers = tuple(Maker.of(version) for version in record.list_code_versions())
+    return Made(
+        seed=run.config["seed"],
+        run_id=run.run_id,
+        command=run.command,
+        record=record,
+        stale_suites=stale,
+        makers=makers,
+    )
 
 
 def publish(table: Table) -> list[Path]:

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from evals.score import Score
+from experiments.runs.provenance import Hardware
+from experiments.runs.record import RunRecord
 from experiments.tables.definition import Column, Definition, Row
 from experiments.tables.fill import Made, Table, fill
 
@@ -28,14 +31,18 @@ DEFINITION = Definition(
 )
 
 
-def score(task: str, metric: str, value: float, **more: Any) -> dict[str, Any]:
+def score(task: str, metric: str, value: float, **more: Any) -> Score:
     unit = "perplexity" if metric == "perplexity" else "fraction"
     known = {"suite": "s", "task": task, "metric": metric, "value": value, "unit": unit, "subset": "test", "step": 3}
-    return (
-        known
-        | {"readout": "none", "attention": "causal", "revision": "r", "library": "l", "prompt": "", "n": 100}
-        | more
-    )
+    other = {"readout": "none", "attention": "causal", "revision": "r", "library": "l", "prompt": "", "n": 100}
+    return Score(**(known | other | more))
+
+
+def record(**fields: Any) -> RunRecord:
+    """The record of a finished run, with these fields."""
+    known = {"run_id": "r", "identity": "i", "name": "r", "seed": 0, "choices": {}, "digest": "d", "step": 3}
+    empty = {"config": {"evals": {}, "scoring": {}}, "suites": {}, "scores": (), "status": "finished"}
+    return RunRecord(**(known | empty | fields))
 
 
 def made(name: str, seed: int, found: float | None, ppl: float | None, **more: Any) -> Made:
@@ -43,10 +50,10 @@ def made(name: str, seed: int, found: float | None, ppl: float | None, **more: A
         [] if found is None else [score("find", "ndcg_at_10", found, readout="slot_0" if name == "ours" else "mean")]
     )
     scores += [] if ppl is None else [score("guess", "perplexity", ppl)]
-    machine = {"gpus": [], "cores": 2, "cpu": "a processor"}
-    entry = {"status": "finished", "step": 3, "scores": scores, "device_hours": 0.5, "hardware": machine}
+    machine = Hardware(gpus=(), cores=2, cpu="a processor")
     run_id = f"{name}-s{seed}-0123456789"
-    return Made(seed=seed, run_id=run_id, command=f"make {run_id}", record=entry | more)
+    fields = {"run_id": run_id, "seed": seed, "scores": tuple(scores), "device_hours": 0.5, "hardware": machine}
+    return Made(seed=seed, run_id=run_id, command=f"make {run_id}", record=record(**(fields | more)))
 
 
 def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) -> dict[str, list[Made]]:

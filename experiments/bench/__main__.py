@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 
 from experiments.bench.measure import Line
 from experiments.bench.shown import plot, table
@@ -40,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         mark = {True: "ok  ", False: "MISS", None: "    "}[line.reached]
         print(f"{mark} {line.what}: {line.ratio:.2f}x, memory {line.memory:.2f}x of {line.peer}", flush=True)
     facts = {
-        "hardware": describe_hardware(),
+        "hardware": asdict(describe_hardware()),
         "versions": package_versions(),
-        "git": read_commit(),
+        "git": None if (commit := read_commit()) is None else asdict(commit),
         "threads": 1,
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),

@@ -15,7 +15,9 @@ from experiments.config.compose import Composition
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run
 from experiments.config.paths import ROOT, display_path
-from experiments.runs import record
+from experiments.runs.freshness import is_complete
+from experiments.runs.locks import lock_run
+from experiments.runs.record import RunRecord, begin_record, change_record, read_record
 from unified_lm.training.watchdog import REQUEUE
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what asks a run to stop
@@ -31,7 +33,7 @@ def ensure_run(run: Run) -> int:
         if older is not None and (code := ensure_run(older)):
             print(f"{run.run_id}: not started, its parent {older.run_id} failed", file=sys.stderr)
             return code
-    with record.lock_run(run.folder):
+    with lock_run(run.folder):
         if not begin_unfinished_run(run):
             print(f"already there: {display_path(run.folder)}", flush=True)
             return 0
@@ -41,24 +43,24 @@ def ensure_run(run: Run) -> int:
 
 def begin_unfinished_run(run: Run) -> bool:
     """Open a run's directory; whether anything is left to be done in it."""
-    entry = record.begin_record(run)
-    if record.is_complete(entry, run.config):
+    record = begin_record(run)
+    if is_complete(record, run.config):
         return False
-    if entry["step"] is not None and not is_checkpoint_intact(run.folder, entry):
+    if record.step is not None and not is_checkpoint_intact(run.folder, record):
         print(f"{run.run_id}: its last checkpoint is gone or damaged: trained again from the one before", flush=True)
-        record.change_record(run.folder, digest=None, step=None, status="started")
+        change_record(run.folder, digest=None, step=None, status="started")
     return True
 
 
-def is_checkpoint_intact(folder: Path, entry: Mapping[str, Any]) -> bool:
+def is_checkpoint_intact(folder: Path, record: RunRecord) -> bool:
     """Whether the weights that a record names are there as they were saved."""
     from unified_lm.training import checkpoint
 
     try:
-        saved = checkpoint.latest_checkpoint(folder / "checkpoint", entry["run_id"])
+        saved = checkpoint.latest_checkpoint(folder / "checkpoint", record.run_id)
     except ValueError as error:  # another run's
         raise UsageError(str(error)) from error
-    return saved is not None and saved.digest == entry["digest"]
+    return saved is not None and saved.digest == record.digest
 
 
 def require_device(job: Composition) -> None:
@@ -103,16 +105,17 @@ def record_worker_end(folder: Path, code: int, *, asked: bool) -> tuple[int, str
 
     A worker that was ended by a signal could not write down its end: it is written down here.
     """
-    status = (record.read_record(folder) or {}).get("status")
+    record = read_record(folder)
+    status = None if record is None else record.status
     if code and (asked or -code in STOP_SIGNALS) and status not in ("stopped", "failed"):  # while it did not train
-        record.change_record(folder, status="stopped", error="stopped on request")
+        change_record(folder, status="stopped", error="stopped on request")
         return REQUEUE, f"stopped: {folder.name}: the same command continues it"
     if code and status == "stopped":
         return REQUEUE, ""
     if code >= 0:
         return code, ""
     signalled = signal.Signals(-code).name
-    record.change_record(folder, status="failed", error=f"the worker was ended by {signalled}")
+    change_record(folder, status="failed", error=f"the worker was ended by {signalled}")
     return 128 - code, f"failed: {folder.name}: ended by {signalled}; the same command continues it"
 
 

@@ -1,17 +1,16 @@
-"""From the parts of an experiment, or from a run directory, to a model, and from a model to what suites score."""
+"""From the parts of an experiment, or a run directory, to a model, and from a model to what suites score."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from evals.score import Searcher, Subject
 from experiments.config.build import Experiment, from_config
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, runs_folder
-from experiments.runs import record
+from experiments.runs.record import RunRecord, change_record, require_record
 from unified_lm.backbones import Loaded
 from unified_lm.inference.embedding_store import Store
 from unified_lm.inference.encode import Encoder
@@ -32,15 +31,55 @@ class BuiltModel:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRun:
-    """A finished run: its record, its parts, and its model with the trained weights (None where it is not ours)."""
+    """A run that is worked on: its directory, what the record there says, its parts, and its model.
 
-    entry: dict[str, Any]
+    `built` is None for a backbone that is no decoder of ours and is only scored.
+    """
+
+    folder: Path
+    record: RunRecord
     experiment: Experiment
     built: BuiltModel | None
 
     @property
     def subject(self) -> Subject:
-        return build_subject(self.experiment, self.built, self.entry["digest"], self.entry["step"])
+        return build_subject(self.experiment, self.built, self.record.digest, self.record.step)
+
+    @property
+    def trains(self) -> bool:
+        return self.built is not None and self.experiment.trains
+
+    def change_record(self, **fields: Any) -> "OpenRun":
+        """The run with these fields of its record replaced, in memory and on disk."""
+        return replace(self, record=change_record(self.folder, **fields))
+
+    def list_subjects(self, digest: str, step: int | None) -> list[Subject]:
+        """What is scored: the model, and for each further read-out of `scoring.readouts` its vectors by that one alone.
+
+        `digest` and `step` name the weights in the model.
+        """
+        first = build_subject(self.experiment, self.built, digest, step)
+        if self.built is None or not isinstance(first.embedder, Encoder):
+            return [first]
+        more = [name for name in self.experiment.scoring.readouts if name != first.embedder.readout]
+        return [
+            first,
+            *(replace(first, embedder=replace(first.embedder, readout=name), generator=None) for name in more),
+        ]
+
+    def load_trained_weights(self) -> None:
+        """Load the weights that the record names into the model.
+
+        Raises `ValueError` where they are not there whole: no earlier checkpoint stands in for them.
+        """
+        saved = checkpoint.latest_checkpoint(self.folder / "checkpoint", self.record.run_id)
+        if saved is None or saved.digest != self.record.digest:
+            raise ValueError(
+                f"{display_path(self.folder / 'checkpoint')} lacks the weights {self.record.digest} of step "
+                f"{self.record.step} that the record names, or they are damaged; move the run's folder away and run it "
+                "again"
+            )
+        checkpoint.load_weights(saved, self.built.model)
 
 
 def build_model(experiment: Experiment, start: BuiltModel | None = None) -> BuiltModel:
@@ -89,52 +128,33 @@ def backbone_from_parent(start: BuiltModel) -> Loaded:
 
 
 def open_run(folder: Path) -> OpenRun:
-    """The model of a run directory: the backbone, each parent's training on it, then this run's.
+    """A trained run: the backbone, each parent's training on it, then this run's.
 
     Raises `UsageError` for a folder without a record or whose training has not ended.
     """
-    entry = record.read_record(folder)
-    if entry is None:
-        raise UsageError(f"{display_path(folder)} is no run directory: it has no record.json")
-    if entry["digest"] is None:
+    record = require_record(folder)
+    if record.digest is None:
         raise UsageError(
-            f"{display_path(folder)} has not been trained to its end (status {entry['status']}): run it again"
+            f"{display_path(folder)} has not been trained to its end (status {record.status}): run it again"
         )
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    experiment = from_config(config, chained=entry["parent"] is not None)
-    if not experiment.is_decoder:
-        return OpenRun(entry=entry, experiment=experiment, built=None)
-    made = build_model(experiment, open_parent_model(entry))
-    if experiment.trains:
-        load_trained_weights(made.model, folder, entry)
-    return OpenRun(entry=entry, experiment=experiment, built=made)
+    run = build_run(folder, record, build_experiment(record))
+    if run.trains:
+        run.load_trained_weights()
+    return run
 
 
-def open_parent_model(entry: dict[str, Any]) -> BuiltModel | None:
-    return None if entry["parent"] is None else open_run(runs_folder() / entry["parent"]).built
+def build_experiment(record: RunRecord) -> Experiment:
+    """The parts of a run, from the config in its record."""
+    return from_config(record.config, chained=record.parent is not None)
 
 
-def load_trained_weights(model: UnifiedLM, folder: Path, entry: dict[str, Any]) -> None:
-    """Load the weights that the record of a run names into a model built alike.
-
-    Raises `ValueError` where they are not there whole: no earlier checkpoint stands in for them.
-    """
-    saved = checkpoint.latest_checkpoint(folder / "checkpoint", entry["run_id"])
-    if saved is None or saved.digest != entry["digest"]:
-        raise ValueError(
-            f"{display_path(folder / 'checkpoint')} lacks the weights {entry['digest']} of step {entry['step']} that "
-            "the record names, or they are damaged; move the run's folder away and run it again"
-        )
-    checkpoint.load_weights(saved, model)
-
-
-def build_subjects(experiment: Experiment, made: BuiltModel | None, digest: str, step: int | None) -> list[Subject]:
-    """What is scored: the model, and for each further read-out of `scoring.readouts` its vectors by that one alone."""
-    first = build_subject(experiment, made, digest, step)
-    if made is None or not isinstance(first.embedder, Encoder):
-        return [first]
-    more = [name for name in experiment.scoring.readouts if name != first.embedder.readout]
-    return [first, *(replace(first, embedder=replace(first.embedder, readout=name), generator=None) for name in more)]
+def build_run(folder: Path, record: RunRecord, experiment: Experiment) -> OpenRun:
+    """A run with its model as it is before training, its parents' training included."""
+    built = None
+    if experiment.is_decoder:
+        parent = None if record.parent is None else open_run(runs_folder() / record.parent).built
+        built = build_model(experiment, parent)
+    return OpenRun(folder=folder, record=record, experiment=experiment, built=built)
 
 
 def build_subject(experiment: Experiment, made: BuiltModel | None, digest: str, step: int | None) -> Subject:

@@ -9,9 +9,9 @@ import platform
 import subprocess
 import tarfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from experiments.config.paths import ROOT
 
@@ -26,6 +26,38 @@ SCORING_PACKAGES = (
 )  # fmt: skip  # another version of these is another score
 
 
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """A commit of the code, and whether files differed from it (`dirty`)."""
+
+    commit: str | None
+    dirty: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeVersion:
+    """The code and the libraries of a process: what a number depends on beside config, data and machine.
+
+    `code`: digest of what the code computes (None: not known); `versions`: package -> version.
+    """
+
+    commit: str | None
+    dirty: bool
+    code: str | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """A machine; `gpus` by name."""
+
+    cpu: str
+    cores: int | None
+    memory_gib: float | None = None
+    gpus: tuple[str, ...]
+    system: str = ""
+
+
 def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Installed packages by version; what is absent is left out."""
     found = {"python": platform.python_version()} if names is PACKAGES else {}
@@ -38,32 +70,29 @@ def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 def run_git(*arguments: str) -> bytes:
-    """What git says about the project."""
+    """The output of a git command about this project."""
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=True).stdout
 
 
-def read_commit() -> dict[str, Any] | None:
-    """Commit of the code and whether files differ from it; None where the project is no git checkout."""
+def read_commit() -> Commit | None:
+    """The commit of the code; None where the project is no git checkout."""
     try:
-        return {
-            "commit": run_git("rev-parse", "HEAD").decode().strip(),
-            "dirty": bool(run_git("status", "--porcelain", "-uno").strip()),
-        }
+        return Commit(
+            commit=run_git("rev-parse", "HEAD").decode().strip(),
+            dirty=bool(run_git("status", "--porcelain", "-uno").strip()),
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def current_code_version() -> dict[str, Any]:
-    """The code and the libraries that work here: what a number owes its value to beside config, data and machine."""
-    return {
-        **(read_commit() or {"commit": None, "dirty": False}),
-        "code": code_digest(),
-        "versions": package_versions(),
-    }
+def current_code_version() -> CodeVersion:
+    """Commit, source digest and library versions of this process."""
+    commit = read_commit() or Commit(commit=None, dirty=False)
+    return CodeVersion(commit=commit.commit, dirty=commit.dirty, code=code_digest(), versions=package_versions())
 
 
 def code_digest() -> str:
-    """A digest of what the code computes: comments, docstrings, formatting and whatever makes no number leave it."""
+    """A digest of what the code computes: comments, docstrings and formatting do not change it."""
     paths = [path for place in CODE_PATHS for path in (ROOT / place, *(ROOT / place).rglob("*")) if path.is_file()]
     names = {path.relative_to(ROOT).as_posix(): path for path in paths if "__pycache__" not in path.parts}
     return digest_source_files({name: path.read_bytes() for name, path in names.items()})
@@ -99,20 +128,16 @@ def dump_syntax_tree(source: bytes) -> str:
     return ast.dump(tree)
 
 
-def describe_hardware() -> dict[str, Any]:
-    """The machine; `gpus` by name. Imports torch."""
+def describe_hardware() -> Hardware:
+    """This machine. Imports torch."""
     import psutil
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     memory = round(psutil.virtual_memory().total / 2**30, 1)
-    return {
-        "cpu": processor_name(),
-        "cores": os.cpu_count(),
-        "memory_gib": memory,
-        "gpus": gpus,
-        "system": platform.system(),
-    }
+    return Hardware(
+        cpu=processor_name(), cores=os.cpu_count(), memory_gib=memory, gpus=tuple(gpus), system=platform.system()
+    )
 
 
 def processor_name() -> str:

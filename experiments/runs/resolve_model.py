@@ -11,7 +11,7 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.config.paths import runs_folder
 from experiments.config.suggestions import suggest
-from experiments.runs import record
+from experiments.runs.record import read_record
 
 PACKAGED = "packaged:"
 FOREIGN = ("modules.json", "config_sentence_transformers.json")  # what sentence-transformers leaves in a folder
@@ -20,7 +20,7 @@ FOREIGN = ("modules.json", "config_sentence_transformers.json")  # what sentence
 def find_run_folder(model: str) -> Path | None:
     """The run directory that a run id or a path names; None for a model that no run of ours made."""
     for folder in (runs_folder() / model, Path(model).expanduser()):
-        if record.read_record(folder) is not None:
+        if read_record(folder) is not None:
             return folder
     return None
 

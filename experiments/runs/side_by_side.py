@@ -13,7 +13,6 @@ from filelock import Timeout
 from experiments.config.errors import USAGE, UsageError, first_line
 from experiments.config.identity import Run
 from experiments.config.paths import display_path
-from experiments.runs import record
 from experiments.runs.execute import (
     STOP_SIGNALS,
     begin_unfinished_run,
@@ -21,7 +20,9 @@ from experiments.runs.execute import (
     worker_command,
     worker_environment,
 )
+from experiments.runs.locks import lock_run
 from experiments.runs.progress import LogFollower
+from experiments.runs.record import require_record
 from unified_lm.training.watchdog import REQUEUE
 
 SECONDS = 0.2  # between two looks at the workers
@@ -104,7 +105,7 @@ class Crew:
             job.hold.close()
             self.working.remove(job)
             self.free.append(job.place)
-            error = first_line((record.read_record(job.run.folder) or {}).get("error") or f"exit code {code}")
+            error = first_line(require_record(job.run.folder).error or f"exit code {code}")
             words = {0: "done", REQUEUE: "stopped"}.get(code, f"failed ({error})")
             self.note(job.run, code, f"{words} after {time.monotonic() - job.began:.0f} s")
 
@@ -129,7 +130,7 @@ class Crew:
     def begin(self, run: Run) -> None:
         hold = ExitStack()
         try:
-            hold.enter_context(record.lock_run(run.folder, wait=False))
+            hold.enter_context(lock_run(run.folder, wait=False))
             left = begin_unfinished_run(run)
         except Timeout:  # it is looked at again
             if run.run_id not in self.elsewhere:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from evals.score import Score
 from experiments.config.errors import first_line
 from experiments.config.paths import outputs_folder
 from experiments.runs.provenance import package_versions
+from experiments.runs.record import RunRecord
 
 AXES = ("method", "backbone", "attention", "trainable")
 HOST = "api.wandb.ai"
@@ -26,7 +28,7 @@ class Tracker(Protocol):
 
     def log(self, row: Mapping[str, Any]) -> None: ...
 
-    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None: ...
+    def log_scores(self, scores: Iterable[Score]) -> None: ...
 
     def finish(self, *, failed: bool) -> None: ...
 
@@ -39,7 +41,7 @@ class NoTracker:
     def log(self, row: Mapping[str, Any]) -> None:
         return
 
-    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
+    def log_scores(self, scores: Iterable[Score]) -> None:
         return
 
     def finish(self, *, failed: bool) -> None:
@@ -64,11 +66,11 @@ class WandbTracker:
         told = {key: value for key, value in row.items() if key != "step" and value is not None}
         self.attempt(lambda: self.run.log(told, step=row["step"]))
 
-    def log_scores(self, scores: Iterable[Mapping[str, Any]]) -> None:
+    def log_scores(self, scores: Iterable[Score]) -> None:
         for score in scores:
-            name = "/".join(part for part in (score["suite"], score["task"], score["subset"], score["metric"]) if part)
-            place = f"{name}/{score['readout']}" if score["readout"] else name
-            self.attempt(lambda place=place, value=score["value"]: self.run.summary.update({place: value}))
+            parts = (score.suite, score.task, score.subset, score.metric, score.readout)
+            key = "/".join(part for part in parts if part)
+            self.attempt(lambda key=key, value=score.value: self.run.summary.update({key: value}))
 
     def finish(self, *, failed: bool) -> None:
         self.attempt(lambda: self.run.finish(exit_code=int(failed)))
@@ -102,9 +104,9 @@ def choose_wandb_mode(asked: str) -> str:
     return os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")
 
 
-def start_tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mapping[str, Any]]) -> Tracker:
+def start_tracker(record: RunRecord, folder: Path, past: Iterable[Mapping[str, Any]]) -> Tracker:
     """The mirror of a run. Never asks and never waits for a network: what cannot be reached online goes offline."""
-    wanted = choose_wandb_mode(record["config"]["logging"]["wandb"])
+    wanted = choose_wandb_mode(record.config["logging"]["wandb"])
     if wanted == "disabled" or "wandb" not in package_versions(("wandb",)):
         return NoTracker()
     for name in OWN_FOLDERS:
@@ -122,15 +124,15 @@ def start_tracker(record: Mapping[str, Any], folder: Path, past: Iterable[Mappin
     return NoTracker()
 
 
-def init_wandb(wandb: Any, record: Mapping[str, Any], folder: Path, mode: str) -> Any:
-    logging = record["config"]["logging"]
+def init_wandb(wandb: Any, record: RunRecord, folder: Path, mode: str) -> Any:
+    logging = record.config["logging"]
     return wandb.init(
         project=logging["project"],
-        id=record["run_id"],
-        name=record["run_id"],
-        group=logging["group"] or record["name"],
-        tags=[f"{axis}:{record['choices'][axis]}" for axis in AXES],
-        config=record["config"],
+        id=record.run_id,
+        name=record.run_id,
+        group=logging["group"] or record.name,
+        tags=[f"{axis}:{record.choices[axis]}" for axis in AXES],
+        config=record.config,
         dir=str(folder),
         mode=mode,
         resume="allow" if mode == "online" else None,

@@ -12,18 +12,22 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from experiments.config.build import Experiment, from_config
+from experiments.config.build import Experiment
 from experiments.config.errors import USAGE, first_line
+from experiments.config.identity import content_digest
 from experiments.config.paths import display_path
-from experiments.runs import progress, record
-from experiments.runs.open_run import BuiltModel, build_model, load_trained_weights, open_parent_model, open_run
+from experiments.runs.locks import lock_worker
+from experiments.runs.metrics import MetricsLog, read_metrics
+from experiments.runs.open_run import OpenRun, build_experiment, build_run, open_run
+from experiments.runs.progress import training_progress
 from experiments.runs.provenance import current_code_version, describe_hardware, read_commit
+from experiments.runs.record import RunRecord, change_record, require_record
 from experiments.runs.score_suites import help_score_suites, score_suites
 from experiments.runs.teacher import add_teacher_vectors
 from experiments.runs.wandb_mirror import NoTracker, Tracker, start_tracker
@@ -39,135 +43,130 @@ OnLog = Callable[[dict[str, Any]], None]
 
 def main(folder: Path) -> int:
     leads = os.environ.get("RANK", "0") == "0"
-    with record.lock_worker(folder) if leads else nullcontext(), process_group():
+    with lock_worker(folder) if leads else nullcontext(), process_group():
         return run_rank_zero(folder) if Ranks.current().rank == 0 else run_other_rank(folder)
 
 
 def run_rank_zero(folder: Path) -> int:
-    """Rank 0: trains with the others, and alone writes, mirrors and scores."""
+    """Rank 0: trains and scores with the others, and alone writes and mirrors."""
     log_to_file(folder)
-    entry = record.read_record(folder)
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    record = require_record(folder)
     try:
-        experiment = from_config(config, chained=entry["parent"] is not None)
-        made = prepare_model(experiment, entry)
+        run = prepare_run(folder, record)
     except (ValueError, OSError) as error:
         log.exception("refused")
-        record.change_record(folder, status="failed", error=str(error))
+        change_record(folder, status="failed", error=str(error))
         print(f"error: {first_line(str(error))}", file=sys.stderr)
         return USAGE
     except Exception as error:
         return record_failure(folder, error)
-    mirror: Tracker = NoTracker()
+    tracker: Tracker = NoTracker()
     try:
-        mirror = start_tracker(entry, folder, record.read_metrics(folder))
-        entry = record.change_record(folder, **describe_environment(entry), wandb_id=mirror.id, error=None)
-        fresh = entry["digest"] is None
+        tracker = start_tracker(record, folder, read_metrics(folder))
+        run = run.change_record(**describe_environment(record), wandb_id=tracker.id, error=None)
+        fresh = record.digest is None
         if fresh:
-            entry = train_and_record(experiment, made, entry, folder, mirror)
-        entry = Ranks.current().broadcast_object(entry)
-        score_suites(experiment, load_scored_model(experiment, made, entry, folder, fresh=fresh), entry, folder, mirror)
-        record.change_record(folder, status="finished")
-        mirror.finish(failed=False)
-    except (Preempted, KeyboardInterrupt) as asked:
-        record.change_record(folder, status="stopped", error=first_line(str(asked)))
-        mirror.finish(failed=True)
+            run = train_and_record(run, tracker)
+        run = replace(run, record=Ranks.current().broadcast_object(run.record))
+        score_suites(load_scored_model(run, fresh=fresh), tracker)
+        change_record(folder, status="finished")
+        tracker.finish(failed=False)
+    except (Preempted, KeyboardInterrupt) as stop:
+        change_record(folder, status="stopped", error=first_line(str(stop)))
+        tracker.finish(failed=True)
         print(f"stopped: {folder.name}: the same command continues it", file=sys.stderr)
         return REQUEUE
     except Exception as error:
-        mirror.finish(failed=True)
+        tracker.finish(failed=True)
         return record_failure(folder, error)
     return 0
 
 
 def record_failure(folder: Path, error: Exception) -> int:
+    """Write down and print why the run failed; returns the exit code."""
     log.error("failed", exc_info=error)
-    why = f"{type(error).__name__}: {first_line(str(error))}"
-    record.change_record(folder, status="failed", error=why)
-    print(f"failed: {why} (traceback in {display_path(folder / 'worker.log')})", file=sys.stderr)
+    reason = f"{type(error).__name__}: {first_line(str(error))}"
+    change_record(folder, status="failed", error=reason)
+    print(f"failed: {reason} (traceback in {display_path(folder / 'worker.log')})", file=sys.stderr)
     return 1
 
 
 def run_other_rank(folder: Path) -> int:
-    """Any other rank: trains and scores along; what goes wrong is told by rank 0, or by this rank's own end."""
-    entry = record.read_record(folder)
-    experiment = from_config(entry["config"], chained=entry["parent"] is not None)
-    made = prepare_model(experiment, entry)
-    fresh = entry["digest"] is None
+    """Ranks other than 0: train and score without writing.
+
+    Errors are reported by rank 0 or by this process's exit code.
+    """
+    run = prepare_run(folder, require_record(folder))
+    fresh = run.record.digest is None
     try:
-        if fresh and made is not None and experiment.trains:
-            run_training(experiment, made, experiment.data.load(), entry, folder, lambda row: None)
-        entry = Ranks.current().broadcast_object(entry)
-        help_score_suites(experiment, load_scored_model(experiment, made, entry, folder, fresh=fresh), entry, folder)
+        if fresh and run.trains:
+            train_run(run, run.experiment.data.load(), lambda row: None)
+        run = replace(run, record=Ranks.current().broadcast_object(run.record))
+        help_score_suites(load_scored_model(run, fresh=fresh))
     except (Preempted, KeyboardInterrupt):
         return REQUEUE
     return 0
 
 
-def prepare_model(experiment: Experiment, entry: dict[str, Any]) -> BuiltModel | None:
-    """Threads, seed and model; None for a backbone that is only scored."""
+def prepare_run(folder: Path, record: RunRecord) -> OpenRun:
+    """Set the seed and the number of threads, and build the model as it is before training."""
+    experiment = build_experiment(record)
     if experiment.runtime.threads:
         torch.set_num_threads(experiment.runtime.threads)
     torch.manual_seed(experiment.seed)
-    if not experiment.is_decoder:
-        return None
-    made = build_model(experiment, open_parent_model(entry))
-    check_attention(made.model, experiment.attention)
-    return made
+    run = build_run(folder, record, experiment)
+    if run.built is not None:
+        check_attention(run.built.model, run.experiment.attention)
+    return run
 
 
-def load_scored_model(
-    experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path, *, fresh: bool
-) -> BuiltModel | None:
-    """The model with the trained weights: as it comes out of training, or read where it was sharded or is not fresh."""
-    if made is None or not experiment.trains:
-        return made
+def load_scored_model(run: OpenRun, *, fresh: bool) -> OpenRun:
+    """The run with its trained weights: `fresh` from training, or read where they were sharded or trained before."""
+    if not run.trains:
+        return run
     if fresh:
-        return open_run(folder).built if experiment.launch.sharded else made
-    load_trained_weights(made.model, folder, entry)
-    return made
+        return open_run(run.folder) if run.experiment.launch.sharded else run
+    run.load_trained_weights()
+    return run
 
 
-def describe_environment(entry: dict[str, Any]) -> dict[str, Any]:
-    """Where and by what this is run; `makers` also names what earlier attempts were run by."""
-    before, now = record.list_code_versions(entry), current_code_version()
+def describe_environment(record: RunRecord) -> dict[str, Any]:
+    """Where and by what code this attempt runs, as fields of the record; earlier code versions are kept."""
+    earlier, now = record.list_code_versions(), current_code_version()
     return {
         "git": read_commit(),
-        "versions": now["versions"],
-        "makers": before if now in before else [*before, now],
+        "versions": now.versions,
+        "code_versions": earlier if now in earlier else (*earlier, now),
         "hardware": describe_hardware(),
         "threads": torch.get_num_threads(),
     }
 
 
-def train_and_record(
-    experiment: Experiment, made: BuiltModel | None, entry: dict[str, Any], folder: Path, mirror: Tracker
-) -> dict[str, Any]:
+def train_and_record(run: OpenRun, tracker: Tracker) -> OpenRun:
     """Train where there is something to train, and write down where that ended."""
-    if made is None or not experiment.trains:
-        digest = record.content_digest(untrained_identity(experiment))[:16]
-        return record.change_record(folder, digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
+    experiment = run.experiment
+    if not run.trains:
+        digest = content_digest(untrained_identity(experiment))[:16]
+        return run.change_record(digest=digest, step=None, wall_s=0.0, device_hours=0.0, status="trained")
     batches = experiment.data.load()
-    facts = {
-        "corpus_fingerprints": batches.corpus_fingerprints(),
-        "trainable": experiment.trainable.describe(made.model),
-    }
-    entry = record.change_record(folder, **facts)
-    metrics = record.MetricsLog(folder)
-    bar, advance = progress.training_progress(experiment.optim.last_step)
+    run = run.change_record(
+        corpus_fingerprints=batches.corpus_fingerprints(),
+        trainable=experiment.trainable.describe(run.built.model),
+    )
+    metrics = MetricsLog(run.folder)
+    bar, advance = training_progress(experiment.optim.last_step)
 
     def on_log(row: dict[str, Any]) -> None:
         advance(row)
         row = metrics.log(row)
-        if row["step"] % entry["config"]["logging"]["every"] == 0 or row["step"] == experiment.optim.last_step:
-            mirror.log(row)
+        if row["step"] % run.record.config["logging"]["every"] == 0 or row["step"] == experiment.optim.last_step:
+            tracker.log(row)
 
-    result = run_training(experiment, made, batches, entry, folder, on_log)
+    result = train_run(run, batches, on_log)
     bar.close()
-    rows = record.read_metrics(folder)
+    rows = read_metrics(run.folder)
     seconds = rows[-1]["wall_s"] if rows else result.wall_s
-    return record.change_record(
-        folder,
+    return run.change_record(
         digest=result.digest,
         step=result.step,
         wall_s=round(seconds, 2),
@@ -184,20 +183,20 @@ def last_losses(rows: list[dict[str, Any]], experiment: Experiment) -> dict[str,
     return {key: value for row in rows[-1:] for key, value in row.items() if key in wanted}
 
 
-def run_training(
-    experiment: Experiment, made: BuiltModel, batches: Batches, entry: dict[str, Any], folder: Path, on_log: OnLog
-) -> TrainResult:
+def train_run(run: OpenRun, batches: Batches, on_log: OnLog) -> TrainResult:
+    """Train the model of a run from its last checkpoint, or from the beginning, to the last step."""
+    experiment, record = run.experiment, run.record
     rows = (row for step in range(experiment.optim.last_step) for row in batches.batch(step))
     return train(
-        model=made.model,
-        method=add_teacher_vectors(experiment.method, entry.get("teacher"), rows, folder / "teacher"),
-        form=made.form,
+        model=run.built.model,
+        method=add_teacher_vectors(experiment.method, record.teacher, rows, run.folder / "teacher"),
+        form=run.built.form,
         batches=batches,
         optim=experiment.optim,
         seed=experiment.seed,
         runtime=experiment.runtime,
-        folder=folder / "checkpoint",
-        identity=entry["run_id"],
+        folder=run.folder / "checkpoint",
+        identity=record.run_id,
         launch=experiment.launch,
         on_log=on_log,
         warn=log.warning,
@@ -217,8 +216,8 @@ def log_to_file(folder: Path) -> None:
     logging.basicConfig(
         level=logging.WARNING, stream=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    for told in ("experiments", "evals", "unified_lm"):
-        logging.getLogger(told).setLevel(logging.INFO)
+    for package in ("experiments", "evals", "unified_lm"):
+        logging.getLogger(package).setLevel(logging.INFO)
     log.info("pid %d: %s", os.getpid(), folder.name)
 
 

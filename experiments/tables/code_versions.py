@@ -1,8 +1,9 @@
 """Who made a number: the code and the libraries, compared by what they compute and not by their commits."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+
+from experiments.runs.provenance import CodeVersion
 
 APART = frozenset({"hydra-core", "omegaconf", "wandb"})  # libraries that no number passes through
 
@@ -16,12 +17,12 @@ class Maker:
     commit: str = field(compare=False)
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> "Maker":
+    def of(cls, version: CodeVersion) -> "Maker":
         """The maker that a record names."""
-        changed = " with changes" if entry["dirty"] else ""
-        commit = f"commit {entry['commit'][:7]}{changed}" if entry["commit"] else "an unknown commit"
-        libraries = frozenset((name, version) for name, version in entry["versions"].items() if name not in APART)
-        return cls(code=entry["code"] or commit, libraries=libraries, commit=commit)
+        changed = " with changes" if version.dirty else ""
+        commit = f"commit {version.commit[:7]}{changed}" if version.commit else "an unknown commit"
+        libraries = frozenset((name, number) for name, number in version.versions.items() if name not in APART)
+        return cls(code=version.code or commit, libraries=libraries, commit=commit)
 
 
 def several(makers: Iterable[tuple[int, Maker]]) -> str:

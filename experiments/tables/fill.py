@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.config.errors import UsageError, first_line
+from experiments.runs.record import RunRecord
 from experiments.tables.cells import Cell, Measure
 from experiments.tables.claims import Verdict, judged
 from experiments.tables.code_versions import Maker
@@ -21,8 +22,9 @@ class Made:
     seed: int
     run_id: str
     command: str
-    record: Mapping[str, Any] | None
+    record: RunRecord | None
     reason: str = "no run"
+    stale_suites: tuple[str, ...] = ()  # scored with other settings than the row asks for
     makers: tuple[Maker, ...] = ()
 
 
@@ -45,15 +47,14 @@ class Line:
     @property
     def hours(self) -> float | None:
         """Device hours of training, all seeds together."""
-        found = [
-            made.record["device_hours"] for made in self.runs if made.record and made.record["device_hours"] is not None
-        ]
+        records = [made.record for made in self.runs if made.record is not None]
+        found = [record.device_hours for record in records if record.device_hours is not None]
         return sum(found) if found else None
 
     @property
     def hardware(self) -> str:
-        machines = [made.record["hardware"] for made in self.runs if made.record and made.record["hardware"]]
-        named = [" + ".join(machine["gpus"]) or f"{machine['cores']} cores {machine['cpu']}" for machine in machines]
+        machines = [made.record.hardware for made in self.runs if made.record and made.record.hardware]
+        named = [" + ".join(machine.gpus) or f"{machine.cores} cores {machine.cpu}" for machine in machines]
         return "; ".join(dict.fromkeys(named))
 
 
@@ -107,23 +108,26 @@ def why(made: Made, column: Column) -> str:
     record = made.record
     if record is None:
         return made.reason
-    if column.suite in record.get("otherwise", ()):
-        return f"{column.suite} was put to the run in another way (its settings, instructions or slots)"
-    said = record.get("skipped", {}).get(column.suite, {}).get(column.task)
+    if column.suite in made.stale_suites:
+        return (
+            f"{column.suite} was scored with other settings than this row asks for (suite options, instructions or "
+            "slots)"
+        )
+    said = record.skipped.get(column.suite, {}).get(column.task)
     if said:
         return f"{column.task} has no score: {said}"
-    if record["status"] in HOW_FAR:
-        return HOW_FAR[record["status"]]
-    if record["status"] != "finished":
-        return f"run {record['status']}{': ' + first_line(record['error']) if record.get('error') else ''}"
-    suite = [score for score in record["scores"] if score["suite"] == column.suite]
+    if record.status in HOW_FAR:
+        return HOW_FAR[record.status]
+    if record.status != "finished":
+        return f"run {record.status}{': ' + first_line(record.error) if record.error else ''}"
+    suite = [score for score in record.scores if score.suite == column.suite]
     if not suite:
-        other = sorted({score["suite"] for score in record["scores"] if score["suite"].startswith(f"{column.suite} (")})
+        other = sorted({score.suite for score in record.scores if score.suite.startswith(f"{column.suite} (")})
         return f"the run was not scored on {column.suite}{', only on ' + ', '.join(other) if other else ''}"
-    found = [score for score in suite if score["task"] == column.task and score["metric"] == column.metric]
+    found = [score for score in suite if score.task == column.task and score.metric == column.metric]
     if not found:
         return f"{column.suite} gave no {column.metric} of {column.task}"
-    places = sorted({f"{score['subset']}, read-out {score['readout']}, step {score['step']}" for score in found})
+    places = sorted({f"{score.subset}, read-out {score.readout}, step {score.step}" for score in found})
     return f"{column.task} was scored elsewhere only ({'; '.join(places)})"
 
 
@@ -137,26 +141,26 @@ def measure(made: Made, model: Model, column: Column) -> Measure | None:
     readout = column.readout or model.readout
     fitting = [
         score
-        for score in made.record["scores"]
-        if (score["suite"], score["task"], score["metric"]) == (column.suite, column.task, column.metric)
-        and (column.subset is None or score["subset"] == column.subset)
-        and (not readout or score["readout"] in NO_READOUT or score["readout"] == readout)
-        and score["step"] == (made.record["step"] if model.step is None else model.step)
+        for score in made.record.scores
+        if (score.suite, score.task, score.metric) == (column.suite, column.task, column.metric)
+        and (column.subset is None or score.subset == column.subset)
+        and (not readout or score.readout in NO_READOUT or score.readout == readout)
+        and score.step == (made.record.step if model.step is None else model.step)
     ]
     if not fitting:
         return None
     if len(fitting) > 1:
-        found = sorted({f"subset={score['subset']} readout={score['readout']}" for score in fitting})
+        found = sorted({f"subset={score.subset} readout={score.readout}" for score in fitting})
         raise UsageError(
             f"{made.run_id}: several scores of {column.task}/{column.metric} ({'; '.join(found)}); name one"
         )
     score = fitting[0]
     return Measure(
         seed=made.seed,
-        value=score["value"],
+        value=score.value,
         factor=column.factor,
-        n=score["n"],
-        unit=score["unit"],
+        n=score.n,
+        unit=score.unit,
         makers=made.makers,
     )
 
@@ -197,7 +201,7 @@ def missing(
             for made in runs[name]:
                 columns = [label for label, seeds in wanted if made.seed not in seeds]
                 if columns:
-                    state = made.reason if made.record is None else f"run {made.record['status']}"
+                    state = made.reason if made.record is None else f"run {made.record.status}"
                     everything = row.also is None and len(columns) == len(wanted)
                     what = "every column" if everything else "; ".join(columns)
                     lacking.append((f"{row.label}, seed {made.seed} ({state}): {what}", made.command))

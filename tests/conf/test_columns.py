@@ -12,6 +12,7 @@ from experiments.config.build import instantiate_node
 from experiments.config.compose import compose
 from experiments.tables import definition
 from experiments.tables.fill import Made, measure
+from tests.a_table import record, score
 
 PAPER = [number for number in definition.list_tables() if number != 15]
 
@@ -49,9 +50,9 @@ def test_a_finished_run_fills_every_column(number: int) -> None:
     row = table.rows[0]
     for column in table.columns:
         scores = [
-            {"suite": column.suite, "task": task, "metric": metric, "subset": subset, "readout": "none", "step": 9,
-             "value": 0.5, "unit": "fraction", "n": 3}
+            score(task, metric, 0.5, suite=column.suite, subset=subset, unit="fraction")
             for task, metric, subset in given(column.suite)
-        ]  # fmt: skip
-        made = Made(seed=0, run_id="r", command="", record={"step": 9, "scores": scores})
+            if metric
+        ]
+        made = Made(seed=0, run_id="r", command="", record=record(scores=tuple(scores)))
         assert measure(made, row, column) is not None, f"{column.suite} gives no {column.metric} of {column.task}"

@@ -15,9 +15,9 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.config.paths import ROOT
-from experiments.runs import record
 from experiments.runs.execute import ensure_run
 from experiments.runs.open_run import open_run
+from experiments.runs.record import read_record
 
 ASKED = ["data=tiny", "scale=tiny", "template=chatml", "part=1"]
 
@@ -64,7 +64,7 @@ def test_the_backbone_answers_as_it_would_if_it_were_asked_and_a_run_trains_on_w
     assert path in capsys.readouterr().out
     run = identify(compose(["experiment=t1_llm2vec_gen", "scale=tiny", "data=answers", path, "logging.wandb=disabled"]))
     assert ensure_run(run) == 0
-    assert record.read_record(run.folder)["status"] == "finished"
+    assert read_record(run.folder).status == "finished"
 
 
 def test_a_folder_of_another_models_answers_is_refused_by_what_differs(tmp_path: Path) -> None:

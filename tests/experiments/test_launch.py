@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from experiments.config.compose import compose
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
-from experiments.runs import record
 from experiments.runs.execute import ensure_run
+from experiments.runs.metrics import read_metrics
+from experiments.runs.record import read_record
 from tests.models import apart
 
 JOB = [
@@ -52,7 +53,7 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
 ) -> None:
     run = identify(compose(job))
     assert ensure_run(run) == 0
-    entry = record.read_record(run.folder)
+    entry = read_record(run.folder)
     alone = weights(run)
     for launch in ("local_2", "fsdp_2"):
         folder, arguments = tmp_path / launch, [*job, f"launch={launch}"]
@@ -68,15 +69,15 @@ def test_a_run_on_two_processes_is_the_run_of_one_however_it_is_launched_and_int
             said = [line for line in process.communicate()[1].splitlines() if line and not line.startswith("train ")]
             assert process.returncode == 75
             assert said == [f"stopped: {run.run_id}: the same command continues it"]
-            assert record.read_record(several.folder)["status"] == "stopped"
+            assert read_record(several.folder).status == "stopped"
             process = started(arguments, folder)
         process.communicate()
         assert process.returncode == 0
-        found = record.read_record(several.folder)
-        assert (found["status"], found["step"], found["streams"]) == ("finished", 40, entry["streams"])
-        assert [row["step"] for row in record.read_metrics(several.folder)] == list(range(1, 41))
+        found = read_record(several.folder)
+        assert (found.status, found.step, found.streams) == ("finished", 40, entry.streams)
+        assert [row["step"] for row in read_metrics(several.folder)] == list(range(1, 41))
         assert apart(weights(several), alone) <= 1e-5
-        values = [[one["value"] for one in scored["scores"]] for scored in (found, entry)]
+        values = [[one.value for one in scored.scores] for scored in (found, entry)]
         assert values[0] == pytest.approx(values[1], abs=1e-4)
 
 

@@ -10,9 +10,9 @@ from experiments import encode, export, score
 from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.runs import record
 from experiments.runs.execute import ensure_run
 from experiments.runs.open_run import build_model, open_run
+from experiments.runs.record import change_record, read_record
 
 TEXTS = ("what is water", "bread is food", "a list has elements")
 QUIET = ["scale=tiny", "logging.wandb=disabled"]
@@ -60,7 +60,7 @@ def test_a_model_that_is_nowhere_is_told_with_the_nearest_run(made: Run) -> None
 
 
 def test_a_run_that_did_not_end_is_not_encoded(made: Run) -> None:
-    record.change_record(made.folder, digest=None, status="failed")
+    change_record(made.folder, digest=None, status="failed")
     with pytest.raises(UsageError, match="not been trained to its end"):
         open_run(made.folder)
 
@@ -92,7 +92,7 @@ def test_slots_come_back_with_a_frozen_backbone(here: None) -> None:
     assert ensure_run(run) == 0
     trained = open_run(run.folder)
     fresh = build_model(trained.experiment)
-    assert trained.entry["trainable"]["parameters_learning"] == trained.built.model.slots.vectors.numel()
+    assert trained.record.trainable["parameters_learning"] == trained.built.model.slots.vectors.numel()
     assert not bool((trained.built.model.slots.vectors == fresh.model.slots.vectors).any())
     weights = dict(fresh.model.backbone.named_parameters())
     assert all(bool((weights[name] == p).all()) for name, p in trained.built.model.backbone.named_parameters())
@@ -117,13 +117,13 @@ def test_a_finished_run_is_scored_with_another_suite_and_keeps_its_weights(
     from experiments.runs import execute
 
     monkeypatch.setattr(score, "run_worker", execute.run_worker)
-    before = record.read_record(made.folder)
+    before = read_record(made.folder)
     folder = beir(tmp_path / "six")
     arguments = [f"model={made.run_id}", "evals=[local_beir]", f"evals.local_beir.folder={folder}"]
     assert score.main(arguments) == 0
-    after = record.read_record(made.folder)
-    assert after["digest"] == before["digest"]
-    assert {one["suite"] for one in after["scores"]} == {"local_beir"}
+    after = read_record(made.folder)
+    assert after.digest == before.digest
+    assert {one.suite for one in after.scores} == {"local_beir"}
     assert "ndcg_at_10" in capsys.readouterr().out
     assert score.main(arguments) == 0
     assert "already there" in capsys.readouterr().out

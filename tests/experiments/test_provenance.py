@@ -1,6 +1,7 @@
 """Where a number comes from: code counts by what it computes, whatever its commit."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,18 +46,15 @@ def git(folder: Path, *arguments: str) -> None:
 def committed(folder: Path) -> str:
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "a change", "--allow-empty")
-    return provenance.read_commit()["commit"]
+    return provenance.read_commit().commit
 
 
 def test_a_commit_has_the_digest_of_the_code_that_it_holds(project: Path) -> None:
     commit = committed(project)
     assert provenance.code_digest_of_commit(commit) == provenance.code_digest()
-    assert provenance.current_code_version() | {"versions": {}} == {
-        "commit": commit,
-        "dirty": False,
-        "code": provenance.code_digest(),
-        "versions": {},
-    }
+    assert replace(provenance.current_code_version(), versions={}) == provenance.CodeVersion(
+        commit=commit, dirty=False, code=provenance.code_digest(), versions={}
+    )
     assert provenance.code_digest_of_commit("0" * 40) is None
 
 
@@ -83,5 +81,5 @@ def test_outside_a_checkout_the_code_is_still_known(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert provenance.read_commit() is None
-    assert provenance.current_code_version()["commit"] is None
-    assert provenance.current_code_version()["code"]
+    assert provenance.current_code_version().commit is None
+    assert provenance.current_code_version().code

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
 from experiments.run import main
-from experiments.runs import record
 from experiments.runs.execute import ensure_run
+from experiments.runs.metrics import read_metrics
+from experiments.runs.record import RunRecord, begin_record, change_record, read_record
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled"]
 
@@ -25,8 +27,8 @@ def a_run(*more: str) -> Run:
     return identify(compose([*JOB, *more]))
 
 
-def entry_of(run: Run) -> dict:
-    entry = record.read_record(run.folder)
+def entry_of(run: Run) -> RunRecord:
+    entry = read_record(run.folder)
     assert entry is not None
     return entry
 
@@ -39,16 +41,16 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
     assert main(JOB) == 0
     run = a_run()
     entry = entry_of(run)
-    assert entry["status"] == "finished"
-    assert entry["step"] == 3
-    assert len(entry["digest"]) == 16
-    assert {"loss", "semantic", "generative", "predictive"} <= set(entry["losses"])
-    assert entry["threads"] == 1
-    assert entry["hardware"]["cores"] == os.cpu_count()
-    assert entry["corpus_fingerprints"]
-    assert {stream["rows_seen"] for stream in entry["streams"].values()} == {12}
-    assert entry["trainable"]["slots"] == 4
-    rows = record.read_metrics(run.folder)
+    assert entry.status == "finished"
+    assert entry.step == 3
+    assert len(entry.digest) == 16
+    assert {"loss", "semantic", "generative", "predictive"} <= set(entry.losses)
+    assert entry.threads == 1
+    assert entry.hardware.cores == os.cpu_count()
+    assert entry.corpus_fingerprints
+    assert {stream["rows_seen"] for stream in entry.streams.values()} == {12}
+    assert entry.trainable["slots"] == 4
+    rows = read_metrics(run.folder)
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert {"loss", "lr", "grad_norm", "tokens_per_s", "padding_factor"} <= set(rows[0])
     assert list((run.folder / "checkpoint").rglob("model.safetensors"))
@@ -57,16 +59,16 @@ def test_a_run_leaves_its_record_its_metrics_and_a_checkpoint(here: None) -> Non
 def test_a_record_names_every_version_that_had_a_part_in_it_once(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run()
     assert ensure_run(run) == 0
-    (first,) = entry_of(run)["makers"]
-    assert first["code"] and first["versions"]["torch"]
-    record.change_record(run.folder, status="trained")
+    (first,) = entry_of(run).code_versions
+    assert first.code and first.versions["torch"]
+    change_record(run.folder, status="trained")
     assert ensure_run(run) == 0
-    assert entry_of(run)["makers"] == [first]
-    later = first | {"code": "another"}
+    assert entry_of(run).code_versions == (first,)
+    later = replace(first, code="another")
     monkeypatch.setattr("experiments.runs.worker.current_code_version", lambda: later)
-    record.change_record(run.folder, status="trained")
+    change_record(run.folder, status="trained")
     assert ensure_run(run) == 0
-    assert entry_of(run)["makers"] == [first, later]
+    assert entry_of(run).code_versions == (first, later)
 
 
 def test_doing_it_again_does_nothing(here: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,14 +105,14 @@ def test_an_impossible_combination_is_refused_in_one_line(here: None, capfd: pyt
         assert said in told, override
         assert told.count("\n") == 1, override
         assert "Traceback" in (run.folder / "worker.log").read_text(encoding="utf-8")
-        assert entry_of(run)["status"] == "failed"
+        assert entry_of(run).status == "failed"
 
 
 def test_a_row_that_trains_nothing_has_the_backbone_for_its_digest(here: None) -> None:
     run = identify(compose(["experiment=t15_base", "scale=tiny", "logging.wandb=disabled"]))
     assert ensure_run(run) == 0
-    assert entry_of(run)["digest"]
-    assert entry_of(run)["step"] is None
+    assert entry_of(run).digest
+    assert entry_of(run).step is None
     assert not (run.folder / "checkpoint").exists()
 
 
@@ -120,8 +122,8 @@ def test_a_record_says_why_a_task_has_no_score(here: None, tmp_path: Path) -> No
     suite = ["evals=[local_sts]", f"evals.local_sts.file={pairs}"]
     run = identify(compose(["experiment=t15_bm25", "scale=tiny", "logging.wandb=disabled", *suite]))
     assert ensure_run(run) == 0
-    assert entry_of(run)["scores"] == []
-    assert "STS needs vectors" in entry_of(run)["skipped"]["local_sts"]["LocalSts"]
+    assert entry_of(run).scores == ()
+    assert "STS needs vectors" in entry_of(run).skipped["local_sts"]["LocalSts"]
 
 
 def test_a_paper_scale_run_without_a_gpu_stops_before_any_work_and_names_mini(outputs: Path) -> None:
@@ -144,8 +146,8 @@ def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_star
 
     child = a_run("parent=t15_contrastive", "optim.learning_rate=1e-30")
     assert ensure_run(child) == 0
-    assert entry_of(child)["parent"] == child.parent.run_id
-    assert entry_of(child.parent)["status"] == "finished"
+    assert entry_of(child).parent == child.parent.run_id
+    assert entry_of(child.parent).status == "finished"
     older, younger = (
         dict(open_run(run.folder).built.model.backbone.named_parameters()) for run in (child.parent, child)
     )
@@ -157,12 +159,13 @@ def test_a_parent_is_trained_first_once_and_its_weights_are_where_the_child_star
 
 BEGIN = """
 import sys
-from experiments.runs import record
+from experiments.runs.locks import lock_run
+from experiments.runs.record import begin_record
 from experiments.config.compose import compose
 from experiments.config.identity import identify
 run = identify(compose(sys.argv[1:]))
-with record.lock_run(run.folder):
-    record.begin_record(run)
+with lock_run(run.folder):
+    begin_record(run)
 print(run.run_id)
 """
 
@@ -192,16 +195,16 @@ def test_a_killed_run_continues_from_another_folder_to_the_same_weights(
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 75
-    assert entry_of(run)["status"] == "stopped"
+    assert entry_of(run).status == "stopped"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     subprocess.run(command(*JOB, *long), cwd=elsewhere, env=environment, check=True)
     assert not list(elsewhere.iterdir())
     resumed = entry_of(run)
-    assert [row["step"] for row in record.read_metrics(run.folder)] == list(range(1, 201))
+    assert [row["step"] for row in read_metrics(run.folder)] == list(range(1, 201))
     monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(tmp_path / "in_one_go"))
     assert ensure_run(straight) == 0
-    assert resumed["digest"] == entry_of(straight)["digest"]
+    assert resumed.digest == entry_of(straight).digest
 
 
 def test_a_worker_that_outlives_its_killed_command_is_waited_for_and_never_joined(outputs: Path) -> None:
@@ -213,9 +216,9 @@ def test_a_worker_that_outlives_its_killed_command_is_waited_for_and_never_joine
         time.sleep(0.02)
     process.kill()
     process.wait()
-    assert entry_of(run)["status"] == "started"
+    assert entry_of(run).status == "started"
     assert ensure_run(run) == 0
-    assert [row["step"] for row in record.read_metrics(run.folder)] == list(range(1, 61))
+    assert [row["step"] for row in read_metrics(run.folder)] == list(range(1, 61))
     assert (run.folder / "worker.log").read_text(encoding="utf-8").count("pid ") == 1
 
 
@@ -227,15 +230,15 @@ def test_a_request_to_stop_that_finds_the_worker_not_training_is_no_failure(outp
         time.sleep(0.02)  # the worker is there, and is still making its model
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 75
-    assert entry_of(run)["status"] == "stopped"
+    assert entry_of(run).status == "stopped"
 
 
 def test_how_an_earlier_attempt_ended_does_not_speak_for_this_one(outputs: Path) -> None:
     run = a_run()
     for status in ("stopped", "failed"):
-        record.begin_record(run)
-        record.change_record(run.folder, status=status, error="why")
-        assert record.begin_record(run) | {"config": None} == record.new_record(run) | {"config": None}
+        begin_record(run)
+        change_record(run.folder, status=status, error="why")
+        assert begin_record(run) == RunRecord.new(run)
 
 
 def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: None) -> None:
@@ -246,7 +249,7 @@ def test_weights_that_the_record_does_not_name_are_never_taken_for_a_run(here: N
     final = max(run.folder.glob("checkpoint/step-*"))
     (final / "model.safetensors").write_bytes(b"cut")
     assert list(run.folder.glob("checkpoint/step-*")) != [final]
-    with pytest.raises(ValueError, match=f"lacks the weights {entry_of(run)['digest']}"):
+    with pytest.raises(ValueError, match=f"lacks the weights {entry_of(run).digest}"):
         open_run(run.folder)
 
 
@@ -257,12 +260,12 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_again_to_the_same_w
     pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
     plain = a_run("runtime.keep_last=2", "runtime.save_every=2")
     assert ensure_run(plain) == 0
-    digest = entry_of(plain)["digest"]
+    digest = entry_of(plain).digest
     final = plain.folder / "checkpoint" / "step-3" / "model.safetensors"
     final.write_bytes(final.read_bytes()[:-10])
     asked = a_run("runtime.keep_last=2", "runtime.save_every=2", "evals=[local_sts]", f"evals.local_sts.file={pairs}")
     assert asked.folder == plain.folder
     assert ensure_run(asked) == 0
     assert "trained again from the one before" in capsys.readouterr().out
-    assert entry_of(plain)["digest"] == digest
-    assert entry_of(plain)["scores"]
+    assert entry_of(plain).digest == digest
+    assert entry_of(plain).scores

@@ -9,7 +9,8 @@ import pytest
 
 from experiments import check_data, score
 from experiments.config.errors import UsageError
-from experiments.runs import record
+from experiments.runs import freshness
+from experiments.runs.freshness import suite_keys
 from experiments.score import config_for_rescoring, suite_overrides
 from unified_lm.backbones import Tiny
 
@@ -45,7 +46,7 @@ def test_any_task_of_a_library_is_scored_on_any_model_and_written_down(
 
 def test_a_changed_mirror_is_asked_again_and_an_unchanged_or_moved_one_is_not(mirror: Path) -> None:
     def asked(folder: Path) -> dict[str, str]:
-        return record.suite_keys({"evals": {"s": {"mirror": str(folder)}}, "scoring": {}}, "d")
+        return suite_keys({"evals": {"s": {"mirror": str(folder)}}, "scoring": {}}, "d")
 
     before = asked(mirror)
     assert asked(mirror) == before
@@ -64,7 +65,7 @@ SUITE = {"instructions": "none", "shots": 5, "template": "none", "budget": None,
     ids=lambda change: next(iter(change)),
 )
 def test_another_setting_of_a_suite_is_asked_again(change: dict) -> None:
-    asked = [record.suite_keys({"evals": {"s": SUITE | one}, "scoring": {}}, "d") for one in ({}, change, {})]
+    asked = [suite_keys({"evals": {"s": SUITE | one}, "scoring": {}}, "d") for one in ({}, change, {})]
     assert asked[0] == asked[2] != asked[1]
 
 
@@ -72,20 +73,18 @@ def test_a_table_of_instructions_that_was_edited_is_asked_again(tmp_path: Path) 
     table, asked = tmp_path / "mine.yaml", []
     for text in ("find the animal", "which animal", "find the animal"):
         table.write_text(f"T: {{query: {text}}}\n")
-        asked.append(record.suite_keys({"evals": {"s": SUITE | {"instructions": str(table)}}, "scoring": {}}, "d"))
+        asked.append(suite_keys({"evals": {"s": SUITE | {"instructions": str(table)}}, "scoring": {}}, "d"))
     assert asked[0] == asked[2] != asked[1]
 
 
 def test_other_weights_libraries_protocols_or_ways_to_score_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(digest: str = "d", **scoring: object) -> dict[str, str]:
-        return record.suite_keys(
-            {"evals": {"s": SUITE}, "scoring": {"slots": False, "readouts": [], **scoring}}, digest
-        )
+        return suite_keys({"evals": {"s": SUITE}, "scoring": {"slots": False, "readouts": [], **scoring}}, digest)
 
     found = [asked(), asked("e"), asked(slots=True), asked(readouts=["last"]), asked(steps=[2])]
-    monkeypatch.setitem(record.PROTOCOL_VERSIONS, "mteb", -1)
+    monkeypatch.setitem(freshness.PROTOCOL_VERSIONS, "mteb", -1)
     found.append(asked())
-    monkeypatch.setattr(record, "package_versions", lambda names: {"mteb": "0"})
+    monkeypatch.setattr(freshness, "package_versions", lambda names: {"mteb": "0"})
     found.append(asked())
     assert len({one["s"] for one in found}) == len(found)
 

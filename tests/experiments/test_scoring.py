@@ -8,15 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments import score
 from experiments.config.paths import ROOT
-from experiments.runs import record
+from experiments.runs.record import RunRecord, read_record
 from tests.evals.mirrors import beir, cups, of, publish, similarity, sums
 from unified_lm.backbones import Tiny
 
@@ -48,23 +48,23 @@ def command(model: Path, mirror: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "experiments.score", f"model={model}", *settings, *more]
 
 
-def ran(arguments: list[str], outputs: Path) -> tuple[dict[str, Any], str]:
+def ran(arguments: list[str], outputs: Path) -> tuple[RunRecord, str]:
     """The record that a command leaves in an outputs folder, and what it said."""
     done = subprocess.run(arguments, cwd=ROOT, env=environment(outputs), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return entry_in(outputs), done.stderr
 
 
-def ran_here(arguments: list[str], outputs: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def ran_here(arguments: list[str], outputs: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     """The record that the same command leaves when its worker is this process."""
     monkeypatch.setenv("UNIFIED_LM_OUTPUTS", str(outputs))
     assert score.main(arguments[3:]) == 0
     return entry_in(outputs)
 
 
-def entry_in(outputs: Path) -> dict[str, Any]:
+def entry_in(outputs: Path) -> RunRecord:
     (folder,) = (outputs / "runs").iterdir()
-    return record.read_record(folder)
+    return read_record(folder)
 
 
 def environment(outputs: Path) -> Mapping[str, str]:
@@ -114,7 +114,8 @@ def test_a_scoring_killed_within_a_corpus_computes_only_what_lacks(
     entry = ran_here(command(model, mirror, *tasks), outputs, monkeypatch)
     straight = ran_here(command(model, mirror, *tasks), tmp_path / "straight", monkeypatch)
     (straight_log,) = (tmp_path / "straight").glob("runs/*/worker.log")
-    assert entry["scores"] == [{**score, "value": pytest.approx(score["value"])} for score in straight["scores"]]
+    assert [replace(one, value=0) for one in entry.scores] == [replace(one, value=0) for one in straight.scores]
+    assert [one.value for one in entry.scores] == pytest.approx([one.value for one in straight.scores])
     assert finished.stat().st_mtime_ns == written
     assert list(outputs.rglob("*.vectors")) == []
     pairs_and_questions = computed(straight_log.read_text()) - LENGTH * DOCUMENTS
@@ -130,8 +131,8 @@ def test_two_ranks_score_what_one_does_and_each_does_a_part(
     suites += ["evals.lm_eval.tasks=[gsm8k,winogrande]", "evals.lm_eval.budget=3", "evals.lm_eval.shots=2"]
     alone = ran_here(command(model, mirror, *suites), tmp_path / "one", monkeypatch)
     shared, said = ran(command(model, mirror, *suites, "launch=local_2"), tmp_path / "two")
-    assert len(alone["scores"]) > 4 and shared["scores"] == alone["scores"]
-    assert (shared["digest"], shared["suites"]) == (alone["digest"], alone["suites"])
+    assert len(alone.scores) > 4 and shared.scores == alone.scores
+    assert (shared.digest, shared.suites) == (alone.digest, alone.suites)
     by_rank = {rank: set(re.findall(rf"score \w+{rank}: task \d of \d, (\w+)", said)) for rank in ("", r" \(rank 1\)")}
     assert by_rank[""] and by_rank[r" \(rank 1\)"]
     assert by_rank[""] | by_rank[r" \(rank 1\)"] == {"STSBenchmark", "SciFact", "gsm8k", "winogrande"}
@@ -144,6 +145,6 @@ def test_a_task_that_fails_on_another_rank_is_written_down_by_rank_0(mirror: Pat
     done = subprocess.run(arguments, cwd=ROOT, env=environment(outputs), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     (folder,) = (outputs / "runs").iterdir()
-    entry = record.read_record(folder)
-    assert entry["status"] == "failed" and "SciFact" in json.dumps(entry["error"])
-    assert {score["task"] for score in entry["scores"]} == {"STSBenchmark"} and entry["suites"] == {"mteb": ""}
+    entry = read_record(folder)
+    assert entry.status == "failed" and "SciFact" in json.dumps(entry.error)
+    assert {score.task for score in entry.scores} == {"STSBenchmark"} and entry.suites == {"mteb": ""}

@@ -13,7 +13,8 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
 from experiments.reproduce import parse_jobs
-from experiments.runs import record
+from experiments.runs.locks import lock_worker
+from experiments.runs.record import RunRecord, read_record
 from experiments.runs.side_by_side import Crew, count_cores, divide_machine, list_stages
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled", "runtime.threads=null"]
@@ -23,8 +24,8 @@ def a_run(*more: str) -> Run:
     return identify(compose([*JOB, *more]))
 
 
-def entry_of(run: Run) -> dict:
-    entry = record.read_record(run.folder)
+def entry_of(run: Run) -> RunRecord:
+    entry = read_record(run.folder)
     assert entry is not None
     return entry
 
@@ -46,7 +47,7 @@ def test_runs_work_at_once_in_their_share_of_the_cores_and_each_tells_how_far_it
     for number, run in enumerate(runs, start=1):
         progress = [line for line in later if line.startswith(f"[{number}/2] {run.run_id}: ")]
         assert "train 3/3" in progress[-1]
-        assert entry_of(run)["threads"] == max(1, count_cores() // 2)
+        assert entry_of(run).threads == max(1, count_cores() // 2)
         assert "train 3/3" in (run.folder / "worker.log").read_text(encoding="utf-8")
     assert Crew(runs, 2).work() == {run.run_id: 0 for run in runs}
     assert capfd.readouterr().out.count("already there") == 2
@@ -64,7 +65,7 @@ def test_a_failed_run_stops_none_but_those_that_start_from_it(capfd: pytest.Capt
     assert f"{bad.parent.run_id} failed (" in said
     assert f"{bad.run_id} not started" in said
     assert f"{strange.run_id} refused: " in said
-    assert entry_of(good)["status"] == "finished"
+    assert entry_of(good).status == "finished"
 
 
 SCRIPT = """
@@ -105,8 +106,8 @@ def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other
     else:
         assert said.splitlines()[-1] == str([75] * jobs)
     for run in runs[:jobs]:
-        assert entry_of(run)["status"] == "stopped"
-        with record.lock_worker(run.folder, wait=False):  # no worker is left
+        assert entry_of(run).status == "stopped"
+        with lock_worker(run.folder, wait=False):  # no worker is left
             assert list(run.folder.glob("checkpoint/step-*"))
     assert not any(run.folder.exists() for run in runs[jobs:])
 

@@ -9,9 +9,9 @@ import torch
 
 from experiments.config.compose import compose
 from experiments.config.identity import Run, identify
-from experiments.runs import record
 from experiments.runs.execute import ensure_run
 from experiments.runs.open_run import open_run
+from experiments.runs.record import read_record
 from experiments.tables.definition import Column, Row
 from experiments.tables.fill import Made, measure
 from unified_lm.data.model_made import TeacherVectors
@@ -46,7 +46,7 @@ def test_llm2vec_is_a_chain_whose_adapters_are_merged_in_order(here: None) -> No
     child = a_run("t1_llm2vec")
     assert ensure_run(child) == 0
     assert child.parent.run_id.startswith("t1_mntp")
-    assert record.read_record(child.folder)["parent"] == child.parent.run_id
+    assert read_record(child.folder).parent == child.parent.run_id
     first, second = open_run(child.parent.folder).built.model, open_run(child.folder).built.model
     base, merged = (
         dict(model.backbone.named_parameters())["model.layers.0.mlp.up_proj.base_layer.weight"]
@@ -90,7 +90,7 @@ def test_a_teacher_is_trained_first_and_its_vectors_of_the_answers_are_made_once
     run = a_run("t1_llm2vec_gen")
     assert ensure_run(run) == 0
     assert run.teacher.run_id.startswith("t1_llm2vec_unsup")
-    assert record.read_record(run.folder)["teacher"] == run.teacher.run_id
+    assert read_record(run.folder).teacher == run.teacher.run_id
     assert a_run("t1_llm2vec_gen", "teacher=t1_base").identity != run.identity
     parts = list((run.folder / "teacher").glob("part-*.npy"))
     assert len(parts) == 1
@@ -109,7 +109,7 @@ def test_the_answers_of_hard_negatives_go_through_the_same_teacher(here: None) -
     run = a_run("t1_llm2vec_gen", "teacher=t1_llm2vec", "method.margin_weight=1.0", given)
     assert ensure_run(run) == 0
     assert run.teacher.run_id.startswith("t1_llm2vec-")
-    assert {"alignment", "reconstruction", "negatives", "margin"} <= set(record.read_record(run.folder)["losses"])
+    assert {"alignment", "reconstruction", "negatives", "margin"} <= set(read_record(run.folder).losses)
     encoder = replace(open_run(run.teacher.folder).subject.embedder, similarity="dot")
     answers = [f"say not {row.query.split()[-1]}" for row in open_run(run.folder).experiment.data.load().batch(0)]
     vectors = TeacherVectors(folder=str(run.folder / "teacher")).lookup([text_hash(answer) for answer in answers])
@@ -131,8 +131,8 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
     kept = ["runtime.save_every=1", "runtime.keep_last=9"]
     run = a_run("t15_ulme", *asked, *kept, "scoring.steps=[1,3]")
     assert ensure_run(run) == 0
-    found = record.read_record(run.folder)
-    by_step = {s["step"]: s["value"] for s in found["scores"] if s["metric"] == "cosine_pearson"}
+    found = read_record(run.folder)
+    by_step = {s.step: s.value for s in found.scores if s.metric == "cosine_pearson"}
     assert set(by_step) == {1, 3, 4} and len(set(by_step.values())) == 3
 
     column = Column(

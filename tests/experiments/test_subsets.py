@@ -7,6 +7,7 @@ from evals.score import SUBSET_MARK
 from experiments.tables import definition
 from experiments.tables.definition import Column
 from experiments.tables.fill import Made, measure
+from tests.a_table import record, score
 
 PAPER = [number for number in definition.list_tables() if number != 15]
 
@@ -14,9 +15,9 @@ PAPER = [number for number in definition.list_tables() if number != 15]
 def cell(column: Column, suite: str) -> float | None:
     """What a column of a paper's table reads in a record whose one score bears that suite's name."""
     row = definition.read_definition(PAPER[0], "paper").rows[0]
-    score = {"suite": suite, "task": column.task, "metric": column.metric, "value": 0.5, "unit": "fraction", "n": 3}
-    place = {"subset": column.subset or "test", "readout": column.readout or row.readout or "none", "step": 9}
-    made = Made(seed=0, run_id="r", command="", record={"step": 9, "scores": [score | place]})
+    place = {"subset": column.subset or "test", "readout": column.readout or row.readout or "none"}
+    one = score(column.task, column.metric, 0.5, suite=suite, unit="fraction", **place)
+    made = Made(seed=0, run_id="r", command="", record=record(scores=(one,)))
     found = measure(made, row, column)
     return found and found.value
 

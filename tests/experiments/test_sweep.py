@@ -11,7 +11,7 @@ from experiments.config.compose import compose, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.run import main
-from experiments.runs import record
+from experiments.runs.record import read_record
 from experiments.runs.sweep import list_combinations
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_one_failing_job_does_not_stop_the_others_and_is_listed(outputs: Path) -
     for rate, status in (("-1", "failed"), ("1e-4", "finished")):
         for seed in (0, 1):
             run = identify(compose([*JOB, f"optim.learning_rate={rate}", f"seed={seed}"]))
-            assert record.read_record(run.folder)["status"] == status
+            assert read_record(run.folder).status == status
             log = (run.folder / "worker.log").read_text(encoding="utf-8")
             assert ("Traceback" in log) == (status == "failed")
     assert {path.name for path in outputs.iterdir()} == {"runs", "multirun"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.config.errors import UsageError
+from experiments.runs.provenance import CodeVersion
 from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Claim, Reported, Row, Second, parse_reported
 from experiments.tables.fill import Table, fill
@@ -91,16 +92,16 @@ def test_a_published_system_that_is_not_run_stands_beside_with_its_numbers_alone
 
 REASONS = {
     "no run": None,
-    "run failed: RuntimeError: no memory": {"status": "failed", "error": "RuntimeError: no memory", "scores": []},
+    "run failed: RuntimeError: no memory": {"status": "failed", "error": "RuntimeError: no memory", "scores": ()},
     "the run is not scored to its end": {"status": "trained"},
     "guess has no score: ours generates no text": {"skipped": {"s": {"guess": "ours generates no text"}}},
     "s gave no perplexity of guess": {},
-    "the run was not scored on s": {"scores": []},
+    "the run was not scored on s": {"scores": ()},
     "the run was not scored on s, only on s (subset)": {
-        "scores": [score("guess", "perplexity", 9, suite="s (subset)")]
+        "scores": (score("guess", "perplexity", 9.0, suite="s (subset)"),)
     },
     "guess was scored elsewhere only (test, read-out last, step 3)": {
-        "scores": [score("guess", "perplexity", 9.0, readout="last")]
+        "scores": (score("guess", "perplexity", 9.0, readout="last"),)
     },
 }
 
@@ -111,7 +112,7 @@ def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None
     some = runs()
     entry = made("ours", 0, 0.5, None)
     change = REASONS[reason]
-    some["ours"] = [replace(entry, record=None if change is None else entry.record | change)]
+    some["ours"] = [replace(entry, record=None if change is None else replace(entry.record, **change))]
     filled = fill(DEFINITION, some, (0,))
     text = FORMATS[ending](filled)
     if ending == "json":
@@ -126,7 +127,7 @@ def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None
 
 def test_a_seed_that_lacks_for_a_reason_of_its_own_is_named() -> None:
     some = runs((0, 1, 2, 3))
-    some["ours"][1] = replace(some["ours"][1], record=some["ours"][1].record | {"status": "stopped", "scores": []})
+    some["ours"][1] = replace(some["ours"][1], record=replace(some["ours"][1].record, status="stopped", scores=()))
     some["ours"][2:] = [replace(one, record=None) for one in some["ours"][2:]]
     text = FORMATS["md"](fill(DEFINITION, some, range(4)))
     assert "50.0 -- [1] [2] | 38.0 -- [1] [2]" in text
@@ -180,15 +181,15 @@ def test_two_models_of_which_one_gives_nothing_are_refused(columns: tuple[str, .
         replace(DEFINITION, rows=(*ROWS, row))
 
 
-OLD = {"commit": "1111111aaa", "dirty": False, "code": "old", "versions": {"torch": "2.12", "wandb": "1", "mteb": "2"}}
-NEW = {"commit": "2222222bbb", "dirty": True, "code": "new", "versions": {"torch": "2.13", "wandb": "1", "mteb": "2"}}
+OLD = CodeVersion(commit="1111111aaa", dirty=False, code="old", versions={"torch": "2.12", "wandb": "1", "mteb": "2"})
+NEW = CodeVersion(commit="2222222bbb", dirty=True, code="new", versions={"torch": "2.13", "wandb": "1", "mteb": "2"})
 DIFFER = (
     "runs of different versions: seed 0 by commit 1111111 (torch 2.12); seed 1 by commit 2222222 with changes "
     "(torch 2.13)"
 )
 
 
-def made_by(*makers: Sequence[dict[str, Any]]) -> Table:
+def made_by(*makers: Sequence[CodeVersion]) -> Table:
     """Our row at one seed for each list of makers, and a claim that compares it with base, made by the first."""
     of = [tuple(map(Maker.of, each)) for each in makers]
     some = runs(range(len(of)))
@@ -219,14 +220,14 @@ def test_a_verdict_over_runs_of_different_versions_says_so(ending: str) -> None:
 
 
 def test_versions_are_the_same_where_they_compute_the_same() -> None:
-    doc_only = OLD | {"commit": "3333333ccc", "versions": OLD["versions"] | {"wandb": "2"}}
+    doc_only = replace(OLD, commit="3333333ccc", versions=OLD.versions | {"wandb": "2"})
     assert "different versions" not in FORMATS["md"](made_by([OLD], [doc_only]))
-    unknown = OLD | {"code": None}
+    unknown = replace(OLD, code=None)
     assert "different versions" in FORMATS["md"](made_by([OLD], [unknown]))
 
 
 def test_a_library_alone_makes_another_version_and_one_run_may_have_two() -> None:
-    other = OLD | {"versions": OLD["versions"] | {"mteb": "3"}}
+    other = replace(OLD, versions=OLD.versions | {"mteb": "3"})
     apart = FORMATS["md"](made_by([OLD], [other]))
     assert "seed 0 by commit 1111111 (mteb 2); seed 1 by commit 1111111 (mteb 3)" in apart
     twice = FORMATS["md"](made_by([OLD, other]))

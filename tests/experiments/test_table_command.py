@@ -85,7 +85,7 @@ def test_what_was_scored_in_another_way_stands_in_no_cell_until_it_is_scored_as_
     assert score.main([f"model={folder.name}", *suite, "evals.local_sts.instruction=Say it again."]) == 0
     capsys.readouterr()
     assert table.main(request) == 1
-    assert "local_sts was put to the run in another way" in capsys.readouterr().out
+    assert "local_sts was scored with other settings than this row asks for" in capsys.readouterr().out
     assert reproduce.main(request) == 0
     assert (outputs / "tables" / "table-15.csv").read_text(encoding="utf-8") == before
 

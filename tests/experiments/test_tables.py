@@ -95,13 +95,17 @@ def test_rows_that_read_one_run_differently_stay_apart() -> None:
 
 def test_a_read_out_is_never_taken_for_another() -> None:
     wrong = runs()
-    wrong["ours"][0].record["scores"][0]["readout"] = "mean"
+    (ours,) = wrong["ours"]
+    found, *others = ours.record.scores
+    wrong["ours"] = [replace(ours, record=replace(ours.record, scores=(replace(found, readout="mean"), *others)))]
     assert fill(DEFINITION, wrong, (0,)).missing[0][0].endswith(": retrieval")
 
 
 def test_two_scores_for_one_cell_are_refused() -> None:
     double = runs()
-    double["ours"][0].record["scores"].append(score("guess", "perplexity", 1.5, subset="other"))
+    (ours,) = double["ours"]
+    more = (*ours.record.scores, score("guess", "perplexity", 1.5, subset="other"))
+    double["ours"] = [replace(ours, record=replace(ours.record, scores=more))]
     with pytest.raises(UsageError, match="several scores"):
         fill(DEFINITION, double, (0,))
 

@@ -10,8 +10,9 @@ import pytest
 from experiments.config.compose import compose
 from experiments.config.identity import identify
 from experiments.config.paths import ROOT
-from experiments.runs import record
 from experiments.runs import wandb_mirror as track
+from experiments.runs.record import RunRecord, begin_record
+from tests.a_table import score
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +34,9 @@ def test_without_a_key_it_is_offline_and_with_one_online(monkeypatch: pytest.Mon
         track.choose_wandb_mode("on")
 
 
-def begun(*overrides: str) -> tuple[dict, Path]:
+def begun(*overrides: str) -> tuple[RunRecord, Path]:
     run = identify(compose(["experiment=t15_ulme", "scale=tiny", *overrides]))
-    return record.begin_record(run), run.folder
+    return begin_record(run), run.folder
 
 
 def offline(folder: Path) -> list[Path]:
@@ -46,14 +47,12 @@ def test_runs_of_one_process_are_runs_of_their_own_each_with_its_axes() -> None:
     for seed in (0, 1):
         entry, folder = begun(f"seed={seed}")
         mirror = track.start_tracker(entry, folder, [])
-        assert mirror.id == entry["run_id"]
+        assert mirror.id == entry.run_id
         assert mirror.run.step == 0
         assert mirror.run.group == "table-15"
         assert set(mirror.run.tags) == {"method:ulme", "backbone:tiny", "attention:causal", "trainable:all"}
         mirror.log({"step": 1, "loss": 2.0, "grad_norm": None})
-        mirror.log_scores(
-            [{"suite": "s", "task": "t", "subset": "test", "metric": "m", "readout": "mean", "value": 0.5}]
-        )
+        mirror.log_scores([score("t", "m", 0.5, readout="mean")])
         mirror.finish(failed=bool(seed))
         assert len(offline(folder)) == 1
 
@@ -80,10 +79,10 @@ def test_off_is_an_object_that_does_nothing() -> None:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from experiments.runs import record
+from experiments.runs.record import read_record
 from experiments.runs import wandb_mirror as track
 folder = Path(sys.argv[1])
-mirror = track.start_tracker(record.read_record(folder), folder, [])
+mirror = track.start_tracker(read_record(folder), folder, [])
 print(mirror.run.settings.mode)
 mirror.finish(failed=False)
 """

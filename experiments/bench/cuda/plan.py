@@ -26,7 +26,12 @@ def main(repeats: int) -> int:
     for line in plan(device, torch.bfloat16, SHAPES, repeats):
         found.append(line)
         print(told(line), flush=True)
-    facts = {"hardware": describe_hardware(), "versions": package_versions(), "git": read_commit(), "repeats": repeats}
+    facts = {
+        "hardware": asdict(describe_hardware()),
+        "versions": package_versions(),
+        "git": None if (commit := read_commit()) is None else asdict(commit),
+        "repeats": repeats,
+    }
     place = outputs_folder() / "bench" / "cuda"
     write_json(place.with_suffix(".json"), facts | {"lines": [asdict(line) for line in found]})
     write_text(place.with_suffix(".md"), "\n".join(f"- {told(line)}" for line in found) + "\n")
