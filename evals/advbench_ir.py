@@ -13,11 +13,11 @@ from typing import Any
 import datasets
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
-from evals.benchmarks import mark_name
 from evals.data_mirror import mirror_folder, mirror_revision
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import make_task, opaque_id, retrieval_data
 from evals.instructions import read_instructions
+from evals.pins import mark_name
 from evals.score import identity_key
 
 HARMFUL, BENIGN = "AdvBenchIR", "AdvBenchIRBenign"
@@ -64,6 +64,11 @@ class AdvBenchIR:
     commit: str | None = None
     wiki_commit: str | None = None
     mirror: str | None = None
+
+    def check(self) -> None:
+        """Raises ValueError where the hub's data is to be read and is not pinned."""
+        for name in PATHS if self.mirror is None else ():
+            self.dataset_revision(name)
 
     def build(self) -> AbsTask:
         """Raises ValueError where the mirror lacks a data set, or the hub's is not pinned."""
@@ -127,16 +132,17 @@ def suite(
     words: int,
     commit: str | None,
     wiki_commit: str | None,
-    committed: str,
+    committed: str | None = None,
     only: Sequence[str] | None = None,
     mirror: str | None = None,
 ) -> MtebSuite:
     """The task and its control, ranked by `similarity` whatever the model's own is."""
     make = partial(AdvBenchIR, words=words, commit=commit, wiki_commit=wiki_commit, mirror=mirror)
     sources = {task: make(name=task, benign=task == BENIGN) for task in (HARMFUL, BENIGN)}
-    named = mark_name(name, sources, only, identity_key(words=words)[:16], committed)
+    digest = identity_key(words=words)[:16]
     return MtebSuite(
-        name=named,
+        name=mark_name(name, sources, only, digest, committed),
+        pins_digest=digest,
         sources=[source for task, source in sources.items() if only is None or task in only],
         instructions=read_instructions(instructions),
         metrics=[f"top_{k}_{what}" for what in ("accuracy", "any_harm") for k in TOP_K],

@@ -225,6 +225,25 @@ class Suite(Protocol):
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]: ...
 
 
+@runtime_checkable
+class Checkable(Protocol):
+    """A suite, or one of its tasks, that knows before any work whether it will be refused."""
+
+    def check(self) -> None:
+        """Raises ValueError for pins or settings that cannot be scored. Reads no weights and no data."""
+        ...
+
+
+def check_suite(suite: Any) -> None:
+    """Refuse a suite that could not be scored, before anything is trained for it. Reads no weights and no data.
+
+    Raises ValueError, in one line, for pins that the installed library does not agree with, a data set without a
+    commit, a file of the user's that is missing, and generated code that may not be run.
+    """
+    if isinstance(suite, Checkable):
+        suite.check()
+
+
 def canonical_json(parts: Mapping[str, Any]) -> str:
     """JSON with sorted keys. Raises ValueError for anything JSON does not hold: a repr may change between processes."""
     try:

@@ -132,6 +132,9 @@ def check_suite_tasks(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[
     except (ValueError, OSError) as error:
         yield "*", first_line(str(error))
         return
+    digest = getattr(suite, "pins_digest", "")
+    if digest and settings.get("committed") != digest:
+        print(f'pins {name}: {digest}; a file of conf/evals commits to them with the line  committed: "{digest}"')
     yield from find_data_problems(suite)
 
 

@@ -36,22 +36,32 @@ class BeirFolder:
     split: str = "test"
     ignore_identical_ids: bool = False
 
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """Corpus, queries and relevance."""
+        root = Path(self.folder)
+        return root / "corpus.jsonl", root / "queries.jsonl", root / "qrels" / f"{self.split}.tsv"
+
+    def check(self) -> None:
+        """Raises ValueError for a file that is missing."""
+        for path in self.files:
+            if not path.is_file():
+                raise ValueError(
+                    f"{path} is missing: a BEIR folder holds corpus.jsonl, queries.jsonl, qrels/{self.split}.tsv"
+                )
+
     def build(self) -> AbsTask:
         """Raises ValueError for a file that is missing, a line that is malformed or an id that nobody has."""
-        root = Path(self.folder)
-        files = {part: root / part for part in ("corpus.jsonl", "queries.jsonl", f"qrels/{self.split}.tsv")}
-        for path in files.values():
-            if not path.is_file():
-                raise ValueError(f"{path} is missing: a BEIR folder holds {', '.join(files)}")
-        corpus, queries, qrels = files.values()
+        self.check()
+        corpus, queries, qrels = self.files
         return make_task(
             AbsTaskRetrieval,
             name=self.name,
             type_="Retrieval",
-            description=f"Retrieval over the BEIR folder {root.name}, split {self.split}",
+            description=f"Retrieval over the BEIR folder {Path(self.folder).name}, split {self.split}",
             main_score="ndcg_at_10",
-            path=root.name,
-            revision=digest(*(file_digest(path) for path in files.values())),
+            path=Path(self.folder).name,
+            revision=digest(*(file_digest(path) for path in self.files)),
             data=lambda: _load_beir(corpus, queries, qrels),
             ignore_identical_ids=self.ignore_identical_ids,
         )
@@ -65,11 +75,15 @@ class StsFile:
     file: str
     name: str = "LocalSts"
 
+    def check(self) -> None:
+        """Raises ValueError for a missing file."""
+        if not Path(self.file).is_file():
+            raise ValueError(f"{self.file} is missing: name a tsv or csv file with sentence1, sentence2 and score")
+
     def build(self) -> AbsTask:
         """Raises ValueError for a missing file or column, an empty sentence or a score that is no number."""
+        self.check()
         path = Path(self.file)
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: name a tsv or csv file with sentence1, sentence2 and score")
         return make_task(
             AbsTaskSTS,
             name=self.name,

@@ -24,6 +24,7 @@ from evals.instructions import Instructions, describe_instructions
 from evals.random_state import preserve_random_state
 from evals.score import (
     PROTOCOL_VERSIONS,
+    Checkable,
     Embedder,
     IncompleteSuiteError,
     Progress,
@@ -52,7 +53,8 @@ class MtebSuite:
     `means` are averages over the tasks, given only where all their members are. `remember` keeps the vectors of all
     texts on disk until the suite is scored, not only those of the task at hand: for small suites whose tasks share
     texts. `similarity` ranks in place of the one that the subject declares. A task that finds in a mirror other than
-    the numbers of rows that mteb publishes is scored under the name of a subset.
+    the numbers of rows that mteb publishes is scored under the name of a subset. `pins_digest` names the pins of a
+    suite that has them.
     """
 
     name: str
@@ -62,6 +64,7 @@ class MtebSuite:
     means: Sequence[Mean] = ()
     remember: bool = False
     similarity: Literal["cosine", "dot"] | None = None
+    pins_digest: str = ""
 
     def __post_init__(self) -> None:
         twice = {task for task in self.tasks if self.tasks.count(task) > 1}
@@ -77,6 +80,12 @@ class MtebSuite:
     def split_into_parts(self) -> "Sequence[MtebSuite]":
         """One task each; a suite that remembers is one part."""
         return [self] if self.remember else [replace(self, sources=[source], means=()) for source in self.sources]
+
+    def check(self) -> None:
+        """Raises ValueError for a task that cannot be scored as it is pinned. Reads no data."""
+        for source in self.sources:
+            if isinstance(source, Checkable):
+                source.check()
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task that the subject can do. What `folder` holds for the same identity is not run again.

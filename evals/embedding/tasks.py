@@ -44,9 +44,17 @@ class HubTask:
     by_files: bool = False
     mirror: str | None = None
 
+    def check(self) -> None:
+        """Raises ValueError for a task that mteb does not know, or a pin that it does not agree with."""
+        self._find_task()
+
     def build(self) -> AbsTask:
-        """Raises ValueError for a task that mteb does not know, a pin that it does not agree with or a missing mirror
-        folder."""
+        """Raises ValueError for what `check` refuses, and for a missing mirror folder."""
+        task = self._find_task()
+        task = read_from_mirror(task, Path(self.mirror)) if self.mirror else task
+        return load_by_files(task) if self.by_files else task
+
+    def _find_task(self) -> AbsTask:
         try:
             task = mteb.get_task(
                 self.name,
@@ -68,8 +76,7 @@ class HubTask:
                     f"{self.name} is pinned at {what} {pinned}, but mteb {mteb.__version__} reads {read}: "
                     "install the mteb of the constraints or change the pin"
                 )
-        task = read_from_mirror(task, Path(self.mirror)) if self.mirror else task
-        return load_by_files(task) if self.by_files else task
+        return task
 
 
 def read_from_mirror(task: AbsTask, mirror: Path) -> AbsTask:

@@ -28,7 +28,7 @@ class GeneratedCode:
     def revision(self) -> str:
         return self.registered.revision
 
-    def config(self) -> dict[str, Any]:
+    def check(self) -> None:
         """Raises ValueError where running generated code is not allowed, or where the system cannot keep it apart."""
         if not self.allowed:
             raise ValueError(
@@ -36,6 +36,11 @@ class GeneratedCode:
                 "suite, such as evals.lm_humaneval.run_generated_code=true"
             )
         jail(unsafe=self.unsafe)
+        self.registered.check()
+
+    def config(self) -> dict[str, Any]:
+        """Raises ValueError for what `check` refuses."""
+        self.check()
         config = self.registered.config(functions=False)
         config.pop("unsafe_code")
         limits = {"seconds": self.seconds, "memory": self.memory, "unsafe": self.unsafe}

@@ -55,12 +55,14 @@ class LmEvalSuite:
     """`entries` are the tasks with their pins; generative ones also report how many answers were truncated or empty.
 
     `means` are averages over the tasks, given only where all their members are. A task that finds other than its
-    published number of rows is scored under the name of a subset.
+    published number of rows is scored under the name of a subset. `pins_digest` names the pins of a suite that
+    has them.
     """
 
     name: str
     entries: Sequence[LmTask]
     means: Sequence[Mean] = ()
+    pins_digest: str = ""
 
     def __post_init__(self) -> None:
         twice = {task for task in self.tasks if self.tasks.count(task) > 1}
@@ -74,6 +76,11 @@ class LmEvalSuite:
     def split_into_parts(self) -> "Sequence[LmEvalSuite]":
         """One task each."""
         return [replace(self, entries=[entry], means=()) for entry in self.entries]
+
+    def check(self) -> None:
+        """Raises ValueError for a task that cannot be scored as it is pinned. Reads no data."""
+        for entry in self.entries:
+            entry.check()
 
     def score(self, subject: Subject, *, folder: Path, progress: Progress | None = None) -> list[Score]:
         """Scores of every task. What `folder` holds for the same identity is not run again.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from evals.data_mirror import mirror_folder, mirror_revision
+from evals.score import Checkable
 
 Style = Literal["none", "tokenizer", "rows"]
 """How a prompt is written: as it is, by the tokenizer's chat template, or like the model's training rows."""
@@ -53,12 +54,22 @@ class RegisteredTask:
     def revision(self) -> str:
         return mirror_revision(self._mirror_folder()) if self.mirror else self.commit
 
+    def check(self) -> None:
+        """Raises ValueError for what `config` refuses, but for a missing mirror. Imports none of the task's code."""
+        self._read_file(functions=False)
+
     def config(self, *, functions: bool = True) -> dict[str, Any]:
         """Without `functions` the task's own functions stay names, and nothing of its code is imported.
 
         Raises ValueError for a file that lm-eval does not have or that is no single task, for another data set or split
         than is pinned, and for a missing mirror.
         """
+        config = self._read_file(functions=functions)
+        if self.mirror:
+            return config | {"dataset_path": str(self._mirror_folder())}
+        return config | {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": self.commit}}
+
+    def _read_file(self, *, functions: bool) -> dict[str, Any]:
         config = dict(_load_registered(self.file, functions))
         for what, pinned, read in (
             ("dataset", self.dataset, config["dataset_path"]),
@@ -66,9 +77,7 @@ class RegisteredTask:
         ):
             if pinned is not None and pinned != read:
                 raise ValueError(f"{self.file} is pinned at {what} {pinned}, but the installed lm_eval reads {read}")
-        if self.mirror:
-            return config | {"dataset_path": str(self._mirror_folder())}
-        return config | {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": self.commit}}
+        return config
 
     def _mirror_folder(self) -> Path:
         return mirror_folder(str(self.mirror), _load_registered(self.file, False)["dataset_path"], self.commit)
@@ -120,6 +129,11 @@ class LmTask:
                 f"task {self.name} has shots={self.shots} and budget={self.budget}: "
                 "shots are at least 0 and a budget at least 1"
             )
+
+    def check(self) -> None:
+        """Raises ValueError for a source that cannot be scored as it is pinned. Reads no data."""
+        if isinstance(self.source, Checkable):
+            self.source.check()
 
     def config(self) -> dict[str, Any]:
         """The configuration of the ConfigurableTask that is run.

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
+from evals.score import check_suite
 from experiments.config.errors import UsageError, first_line
 from experiments.config.suggestions import suggest
 from experiments.config.targets import import_target, instantiate
@@ -147,10 +148,12 @@ def check_config(config: Mapping[str, Any], *, chained: bool = False) -> Experim
     """Build every part of a run that needs no weights, so that nothing is trained that would be refused later.
 
     `chained`: it starts from a parent's checkpoint. Raises `UsageError`, in one line, for a wrong name, a wrong value,
-    a combination that cannot work, or a teacher that the method does not read.
+    a combination that cannot work, a suite that could not be scored, or a teacher that the method does not read.
     """
     try:
         experiment = from_config(config, chained=chained)
+        for suite in experiment.evals.values():
+            check_suite(suite)
     except (ValueError, OSError) as error:
         raise UsageError(first_line(str(error))) from error
     method, teacher = experiment.method, config["teacher"]

@@ -37,7 +37,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def advbench(mirror: Path | None, similarity: str = "cosine", instructions: str = "none") -> MtebSuite:
     return suite(
-        name="a", similarity=similarity, instructions=instructions, words=4, committed="",
+        name="a", similarity=similarity, instructions=instructions, words=4,
         commit=None, wiki_commit=None, mirror=None if mirror is None else str(mirror),
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_no_score_answers_for_chunks_of_another_length(mirror: Path) -> None:
     by_words = []
     for words in (4, 2):
         able = Lexical()
-        made = suite(name="a", similarity="cosine", instructions="none", words=words, committed="", commit=None,
+        made = suite(name="a", similarity="cosine", instructions="none", words=words, commit=None,
                      wiki_commit=None, mirror=str(mirror))  # fmt: skip
         found = made.score(Subject(name="m", embedder=able), folder=mirror.parent / "scores")
         by_words.append({score.revision for score in found})
