@@ -15,8 +15,8 @@ import torch
 from huggingface_hub import snapshot_download
 from sentence_transformers import SentenceTransformer
 
-from evals.score import Side
 from unified_lm.files import folder_digest
+from unified_lm.inference.embedder import Side, Similarity
 
 PACKAGED = "packaged:"
 BARE = "{text}"
@@ -99,7 +99,7 @@ class SentenceTransformers:
         }
 
     @property
-    def similarity(self) -> Literal["cosine", "dot"]:
+    def similarity(self) -> Similarity:
         """Raises ValueError for a model that compares its vectors in another way."""
         own = self._loaded.similarity_fn_name or "cosine"
         if own not in ("cosine", "dot"):

@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
+from unified_lm.inference.embedder import Embedder
 
-Side = Literal["query", "document"]
 Progress = Callable[[str, int, int], None]
 """Called as (task, i, n) when task i of n (from 1) begins."""
 
@@ -94,24 +93,6 @@ class Score:
             missing, unknown = sorted(names - set(record)), sorted(set(record) - names)
             raise ValueError(f"not a score: missing {missing}, unknown {unknown}")
         return cls(**record)
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """Texts to vectors. `identity` is JSON-safe and holds everything that decides a vector, similarity included."""
-
-    @property
-    def identity(self) -> Mapping[str, Any]: ...
-    @property
-    def similarity(self) -> Literal["cosine", "dot"]: ...
-    @property
-    def readout(self) -> str: ...
-    @property
-    def attention(self) -> str: ...
-
-    def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
-        """n texts -> float32 [n, d], in the order of the texts."""
-        ...
 
 
 @runtime_checkable

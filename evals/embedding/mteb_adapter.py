@@ -1,9 +1,9 @@
 """Our subjects behind mteb's protocols: the adapters mteb calls, and what they were told."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from mteb.similarity_functions import cos_sim, dot_score, pairwise_cos_sim, pair
 from mteb.types import PromptType
 
 from evals.instructions import QUERY_INSTRUCTION, Instructions
-from evals.score import Embedder, Searcher, Side
+from evals.score import Searcher
+from unified_lm.inference.embedder import Embedder, Side
 
 EMPTY_TEXT = "."
 """Read in place of an empty text: published corpora hold documents without one, and a model needs something to read."""
@@ -76,29 +77,6 @@ class MtebEncoder:
         """[n, d] and [n, d] -> [n]."""
         score = pairwise_cos_sim if self.embedder.similarity == "cosine" else pairwise_dot_score
         return score(embeddings1, embeddings2)
-
-
-class ComparedBy:
-    """An embedder whose vectors, as they come, are compared by another similarity."""
-
-    def __init__(self, embedder: Embedder, similarity: Literal["cosine", "dot"]) -> None:
-        self._embedder, self.similarity = embedder, similarity
-        self.identity = {**embedder.identity, "similarity": similarity}
-        self.readout, self.attention = embedder.readout, embedder.attention
-        if hasattr(embedder, "describe_prompt"):
-            self.describe_prompt = embedder.describe_prompt
-
-    def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
-        return self._embedder.encode(texts, side=side, instruction=instruction)
-
-
-def with_similarity(embedder: Embedder, similarity: Literal["cosine", "dot"]) -> Embedder:
-    """The embedder under another similarity; one that norms its vectors for cosine leaves them as they are for dot."""
-    if embedder.similarity == similarity:
-        return embedder
-    if is_dataclass(embedder) and "similarity" in {field.name for field in fields(embedder)}:
-        return replace(embedder, similarity=similarity)
-    return ComparedBy(embedder, similarity)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import mteb
@@ -17,7 +17,7 @@ from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
 from evals.averages import Mean, compute_and_store_means
 from evals.data_mirror import cache_datasets_by_content
-from evals.embedding.mteb_adapter import SCORING_FUNCTIONS, MtebEncoder, MtebSearch, model_meta, with_similarity
+from evals.embedding.mteb_adapter import SCORING_FUNCTIONS, MtebEncoder, MtebSearch, model_meta
 from evals.embedding.resumable import cache_embeddings
 from evals.embedding.tasks import HubTask, TaskSource, count_examples, load_task_data, size_differences
 from evals.instructions import Instructions, describe_instructions
@@ -25,7 +25,6 @@ from evals.random_state import preserve_random_state
 from evals.score import (
     PROTOCOL_VERSIONS,
     Checkable,
-    Embedder,
     IncompleteSuiteError,
     Progress,
     Score,
@@ -36,6 +35,7 @@ from evals.score import (
     unreadable_on_error,
 )
 from evals.score_store import ScoreStore
+from unified_lm.inference.embedder import Embedder, Side, Similarity, describe_prompt, with_similarity
 
 LIBRARIES = ("mteb", "scikit-learn", "pytrec-eval-terrier", "datasets")
 """The packages that compute a score out of vectors or rankings."""
@@ -63,7 +63,7 @@ class MtebSuite:
     metrics: Sequence[str] = ()
     means: Sequence[Mean] = ()
     remember: bool = False
-    similarity: Literal["cosine", "dot"] | None = None
+    similarity: Similarity | None = None
     pins_digest: str = ""
 
     def __post_init__(self) -> None:
@@ -213,12 +213,9 @@ class MtebSuite:
         )
 
     def _describe_prompt(self, task: str, embedder: Embedder) -> str:
-        """What stands before the texts: the table's instructions, or what an embedder with prompts of its own says."""
-        asked = [self.instructions.instruction_for(task, side) for side in ("query", "document")]
-        if hasattr(embedder, "describe_prompt"):
-            asked = [
-                embedder.describe_prompt(side, one) for side, one in zip(("query", "document"), asked, strict=True)
-            ]
+        """What stands before queries and documents, in one line."""
+        sides: tuple[Side, Side] = ("query", "document")
+        asked = [describe_prompt(embedder, side, self.instructions.instruction_for(task, side)) for side in sides]
         return describe_instructions(*asked)
 
 

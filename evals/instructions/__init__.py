@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from evals.score import Side
+from unified_lm.inference.embedder import Side
 from unified_lm.names import closest
 
 TABLES_FOLDER = Path(__file__).parent

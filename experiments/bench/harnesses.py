@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from evals.embedding.packaged_docs import CodeRetrieval
 from evals.embedding.suite import MtebSuite
@@ -13,6 +16,7 @@ from evals.instructions import read_instructions
 from evals.score import Subject
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
+from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import Generator
 
@@ -24,18 +28,15 @@ def lines(material: Material, repeats: int) -> Iterator[Line]:
     yield likelihoods(material, repeats)
 
 
-class Noting:
-    """An embedder that keeps what it was asked, so that the same can be encoded without a benchmark around it."""
+@dataclass(frozen=True, kw_only=True)
+class RecordingEmbedder(DelegatingEmbedder):
+    """An embedder that records its calls, so that the same texts can be encoded without a benchmark around it."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self.identity, self.similarity = encoder.identity, encoder.similarity
-        self.readout, self.attention = encoder.readout, encoder.attention
-        self.asked: list[tuple[list[str], str, str]] = []
+    calls: list[tuple[list[str], str, str]] = field(default_factory=list)
 
-    def encode(self, texts: list[str], *, side: str, instruction: str = ""):
-        self.asked.append((list(texts), side, instruction))
-        return self._encoder.encode(texts, side=side, instruction=instruction)
+    def encode(self, texts: list[str], *, side: str, instruction: str = "") -> np.ndarray:
+        self.calls.append((list(texts), side, instruction))
+        return super().encode(texts, side=side, instruction=instruction)
 
 
 def retrieval(material: Material, repeats: int) -> Line:
@@ -44,22 +45,22 @@ def retrieval(material: Material, repeats: int) -> Line:
     source = CodeRetrieval(groups=24 // material.size, group=6, queries=2)
     suite = MtebSuite(name="bench", sources=(source,), instructions=read_instructions("offline"))
 
-    def scored(embedder: Encoder | Noting) -> None:
+    def scored(embedder: Encoder | RecordingEmbedder) -> None:
         with tempfile.TemporaryDirectory(prefix="bench_mteb_") as folder:
             suite.score(Subject(name="bench", embedder=embedder), folder=Path(folder))
 
-    noting = Noting(encoder)
-    scored(noting)
+    recording = RecordingEmbedder(embedder=encoder)
+    scored(recording)
 
     def bare() -> None:
-        for texts, side, instruction in noting.asked:
+        for texts, side, instruction in recording.calls:
             encoder.encode(texts, side=side, instruction=instruction)
 
     return compared(
         "a retrieval task through mteb (1 is no overhead)",
         lambda: scored(encoder),
         {"encoding its texts alone": bare},
-        parity=f"the same {sum(len(texts) for texts, _, _ in noting.asked)} texts",
+        parity=f"the same {sum(len(texts) for texts, _, _ in recording.calls)} texts",
         repeats=repeats,
         goal=0.8,
     )

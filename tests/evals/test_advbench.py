@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from evals.advbench_ir import BENIGN, HARMFUL, PATHS, split_into_chunks, suite
-from evals.embedding.mteb_adapter import ComparedBy, with_similarity
 from evals.embedding.suite import MtebSuite
 from evals.score import Score, Subject
 from tests.evals.lexical import Constant, Lexical
+from unified_lm.inference.embedder import ComparedBy, with_similarity
 
 REQUESTS = [
     {"ID": 1, "query": "how to pick a lock", "title": "Locks", "document": "pick a lock " * 5},

@@ -66,7 +66,13 @@ def test_a_committed_suite_can_be_scored(file: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["evals=[advbench_ir]", "evals.advbench_ir.instructions=none"], "McGill-NLP/AdvBench-IR is not pinned"),
+        (
+            [
+                "evals=[advbench_ir]",
+                *(f"evals.{name}.instructions=none" for name in ("advbench_ir", "advbench_ir_dot")),
+            ],
+            "McGill-NLP/AdvBench-IR is not pinned",
+        ),
         (["evals=[lm_humaneval]"], "allow it with run_generated_code=true"),
         (["evals=[local_sts]", "evals.local_sts.file=no.tsv"], "no.tsv is missing"),
         (["evals=[local_beir]", "evals.local_beir.folder=no"], "no/corpus.jsonl is missing"),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,10 @@ class Encoder:
     @property
     def attention(self) -> str:
         return self.form.plan.embed
+
+    def with_similarity(self, similarity: str) -> Encoder:
+        """The same encoder; its vectors are normalized for "cosine" only."""
+        return replace(self, similarity=similarity)
 
     @property
     def dtype(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import Generator
 from unified_lm.methods.untrained import Untrained
@@ -43,38 +44,28 @@ class Hyde(Untrained):
         """Raises `ValueError` where the model cannot generate."""
         if generator is None:
             raise ValueError("method hyde answers before it embeds, so it needs attention=causal, gritlm or prefix")
-        return HydeEmbedder(hyde=self, encoder=encoder, generator=generator)
+        return HydeEmbedder(hyde=self, embedder=encoder, generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HydeEmbedder:
+class HydeEmbedder(DelegatingEmbedder):
     """An embedder that replaces each text of `hyde.sides` by the model's answer to it."""
 
     hyde: Hyde
-    encoder: Encoder
+    embedder: Encoder
     generator: Generator
 
     @property
     def identity(self) -> dict[str, Any]:
         settings = {"prompt": self.hyde.prompt, "max_new_tokens": self.hyde.max_new_tokens}
         more = {"sides": list(self.hyde.sides), "with_text": self.hyde.with_text}
-        return self.encoder.identity | {"hyde": {**settings, **more, "generator": dict(self.generator.identity)}}
-
-    @property
-    def similarity(self) -> str:
-        return self.encoder.similarity
-
-    @property
-    def readout(self) -> str:
-        return self.encoder.readout
-
-    @property
-    def attention(self) -> str:
-        return self.encoder.attention
+        if self.similarity == "dot":  # versions whose dot products were cosines had no such entry
+            more["normalized"] = False
+        return self.embedder.identity | {"hyde": {**settings, **more, "generator": dict(self.generator.identity)}}
 
     def generate_answers(self, texts: Sequence[str], instruction: str = "") -> list[str]:
         """The model's answer to each text; the text itself where the answer is empty."""
-        form = self.encoder.form
+        form = self.embedder.form
         asked = [self.hyde.prompt.replace("{instruction}", instruction).replace("{text}", text) for text in texts]
         parts = form.render(form.template.prompt, asked, limit=form.query_length)
         prompts = [form.with_bos(part.ids) + list(answer_header(form)) for part in parts]
@@ -85,11 +76,11 @@ class HydeEmbedder:
         """Vectors [n, d] float32 of n texts, or of the answers to them. An answer is embedded as a document."""
         texts = list(texts)
         if side not in self.hyde.sides or not texts:
-            return self.encoder.encode(texts, side=side, instruction=instruction)
+            return self.embedder.encode(texts, side=side, instruction=instruction)
         unique = list(dict.fromkeys(texts))
-        vectors = self.encoder.encode(self.generate_answers(unique, instruction), side="document")
+        vectors = self.embedder.encode(self.generate_answers(unique, instruction), side="document")
         if self.hyde.with_text:
-            own = self.encoder.encode(unique, side=side, instruction=instruction)
+            own = self.embedder.encode(unique, side=side, instruction=instruction)
             vectors = (normalize_vectors(vectors) + normalize_vectors(own)) / 2
             vectors = normalize_vectors(vectors) if self.similarity == "cosine" else vectors
         index = {text: i for i, text in enumerate(unique)}

@@ -28,16 +28,16 @@ def test_a_query_has_the_vector_of_the_answer_as_a_document_and_a_document_its_o
     answers = embedder.generate_answers(TEXTS, "answer it")
     assert all(answers) and answers[0] == answers[2] != TEXTS[0]
     found = embedder.encode(TEXTS, side="query", instruction="answer it")
-    np.testing.assert_allclose(found, embedder.encoder.encode(answers, side="document"), atol=1e-6)
+    np.testing.assert_allclose(found, embedder.embedder.encode(answers, side="document"), atol=1e-6)
     documents = embedder.encode(TEXTS, side="document")
-    np.testing.assert_allclose(documents, embedder.encoder.encode(TEXTS, side="document"), atol=1e-6)
+    np.testing.assert_allclose(documents, embedder.embedder.encode(TEXTS, side="document"), atol=1e-6)
 
 
 def test_with_the_text_the_vector_is_the_unit_mean_of_both():
     embedder = answering(with_text=True)
     found = embedder.encode(TEXTS, side="query")
-    own = embedder.encoder.encode(TEXTS, side="query")
-    answers = embedder.encoder.encode(embedder.generate_answers(TEXTS), side="document")
+    own = embedder.embedder.encode(TEXTS, side="query")
+    answers = embedder.embedder.encode(embedder.generate_answers(TEXTS), side="document")
     np.testing.assert_allclose(found, (own + answers) / np.linalg.norm(own + answers, axis=1)[:, None], atol=1e-5)
 
 
@@ -50,7 +50,7 @@ def test_the_identity_tells_everything_that_decides_an_answer():
 def test_a_model_that_cannot_generate_and_a_prompt_without_a_text_are_refused():
     embedder = answering()
     with pytest.raises(ValueError, match="needs attention=causal"):
-        hyde().build_embedder(embedder.encoder, None)
+        hyde().build_embedder(embedder.embedder, None)
     with pytest.raises(ValueError, match=r"needs \{text\}"):
         hyde(prompt="answer")
     with pytest.raises(ValueError, match="use query and document"):
