@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
@@ -48,6 +49,20 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
             if not path.exists():
                 with written_whole(path) as partial:
                     make(partial)
+    return path
+
+
+def folder_made_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The folder `path`, filled by `make(partial folder)` unless it is there; of several processes one makes it."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+                    partial = Path(beside) / path.name
+                    partial.mkdir()
+                    make(partial)
+                    partial.rename(path)
     return path
 
 

@@ -1,0 +1,1 @@
+"""A paper table's whole path on a small machine: its recipes, suites and columns over made-up data and tiny decoders."""
