@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from experiments.config.compose import Composition, compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, UnknownData, identify
 from experiments.config.paths import display_path, outputs_folder
+from experiments.rehearsal.cut import SCALE as REHEARSAL
 from experiments.runs.files import write_text
 from experiments.runs.freshness import list_stale_suites
 from experiments.runs.record import read_own_record
@@ -20,7 +21,7 @@ from experiments.tables.fill import Made, Table, fill
 from experiments.tables.render import FORMATS, markdown
 
 USAGE = """\
-usage: python -m experiments.{command} N [scale=mini|paper] [seeds=0,1,2]{own} [name=value ...]
+usage: python -m experiments.{command} N [scale=mini|paper|rehearsal] [seeds=0,1,2]{own} [name=value ...]
 
 {what}
 Further settings go to every run of the table, as they would to experiments.run.
@@ -114,6 +115,8 @@ def made_of(run: Run) -> Made:
         stale = list_stale_suites(record, run.config)
         record = record.without_suites(stale)
         makers = tuple(Maker.of(version) for version in record.list_code_versions())
+        if run.job.choices.get("scale") == REHEARSAL:
+            record = replace(record, scores=tuple(replace(s, suite=unmark(s.suite)) for s in record.scores))
     return Made(
         seed=run.config["seed"],
         run_id=run.run_id,
@@ -124,11 +127,17 @@ def made_of(run: Run) -> Made:
     )
 
 
+def unmark(suite: str) -> str:
+    """A suite's name without what says that it, or its data, was cut: only a rehearsal's table takes such scores."""
+    return suite.partition(" (")[0]
+
+
 def publish(table: Table) -> list[Path]:
     """Write every format; returns the paths."""
     paths = []
     for ending, render in FORMATS.items():
-        path = outputs_folder() / "tables" / f"table-{table.definition.number}.{ending}"
+        rehearsal = f"-{REHEARSAL}" if table.definition.scale == REHEARSAL else ""
+        path = outputs_folder() / "tables" / f"table-{table.definition.number}{rehearsal}.{ending}"
         write_text(path, render(table))
         paths.append(path)
     return paths

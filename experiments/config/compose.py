@@ -16,6 +16,7 @@ from experiments.config.errors import UsageError
 from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.paths import CONF
 from experiments.config.schema import SECTION_CLASSES, class_fields
+from experiments.rehearsal.cut import SCALE, cut
 from unified_lm.data.hub import generator_split
 
 SECTIONS = ("runtime", "lengths", "slots", "scoring", "logging", "revisions")  # of settings, not chosen from files
@@ -78,6 +79,8 @@ def compose(overrides: Sequence[str]) -> Composition:
         name = override_name(override)
         if name in SECTIONS and not OmegaConf.is_dict(config.get(name)):
             raise UsageError(f"{override} would replace a whole section; set one of its values: {name}.<name>=…")
+    if choices.get("scale") == SCALE:
+        cut(config, [override_name(override) for override in overrides])
     return Composition(config=config, choices=choices, overrides=tuple(overrides))
 
 

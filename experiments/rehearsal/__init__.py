@@ -1,1 +1,1 @@
-"""A paper table's whole path on a small machine: its recipes, suites and columns over made-up data and tiny decoders."""
+"""A paper table walked through on a small machine: its recipes, suites and columns, made-up data, tiny decoders."""

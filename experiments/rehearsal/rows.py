@@ -1,7 +1,7 @@
 """Rows of made-up data sets, in the schemas that the readers of training data, mteb and lm-eval expect.
 
-Texts are deterministic words, so that every machine makes the same rows. A table is `(config, split) -> rows`, as a data
-set of the hub has it.
+Texts are deterministic words, so that every machine makes the same rows. A table is `(config, split) -> rows`, as
+a data set of the hub has it.
 """
 
 import random
@@ -97,8 +97,10 @@ CLUSTERED_WHOLE = ("StackExchangeClustering.v2", "BiorxivClusteringS2S", "Twenty
 
 
 def of_languages(pins: Pins, tables: Mapping[str, Rows]) -> Tables:
-    """Split -> rows as tables of a task's languages: a configuration each, or one of all with a column that tells which;
-    mteb reads some data sets in the one form and some in the other."""
+    """Split -> rows as tables of a task's languages: a configuration each, and one of all with a column for it.
+
+    mteb reads some data sets in the one form and some in the other.
+    """
     found: Tables = {("default", split): rows for split, rows in tables.items()}
     for language in pins.get("subsets") or ():
         for split, rows in tables.items():
@@ -109,10 +111,12 @@ def of_languages(pins: Pins, tables: Mapping[str, Rows]) -> Tables:
 
 def classification(name: str, pins: Pins) -> Tables:
     def rows(split: str, count: int) -> Rows:
-        return [{"text": text(f"{name} {split} {i}"), "label": i % 2, "label_text": "no yes".split()[i % 2]}
+        return [{"text": text(f"{name} {split} {i}"), "label": i % 2, "label_text": ["no", "yes"][i % 2]}
                 for i in range(count)]  # fmt: skip
 
-    return of_languages(pins, {split: rows(split, 16 if split == "train" else 6) for split in ("train", *pins["splits"])})
+    return of_languages(
+        pins, {split: rows(split, 16 if split == "train" else 6) for split in ("train", *pins["splits"])}
+    )
 
 
 def pair_classification(name: str, pins: Pins) -> Tables:
@@ -190,8 +194,8 @@ def mmlu(tasks: Sequence[str]) -> Tables:
 def mmlu_pro(tasks: Sequence[str]) -> Tables:
     said = "A: Let's think step by step. The answer is ({})."
     rows = [
-        {"question_id": i, "question": text(f"{task} {i}"), "options": texts(f"{task} {i}", 4, 3), "answer": "ABCD"[i % 4],
-         "answer_index": i % 4, "cot_content": said.format("ABCD"[i % 4]), "src": "rehearsal",
+        {"question_id": i, "question": text(f"{task} {i}"), "options": texts(f"{task} {i}", 4, 3),
+         "answer": "ABCD"[i % 4], "answer_index": i % 4, "cot_content": said.format("ABCD"[i % 4]), "src": "rehearsal",
          "category": task.removeprefix("mmlu_pro_").replace("_", " ")}
         for task in tasks for i in range(7)
     ]  # fmt: skip
@@ -208,7 +212,8 @@ def gsm8k(tasks: Sequence[str]) -> Tables:
 
 def humaneval(tasks: Sequence[str]) -> Tables:
     rows = [
-        {"task_id": f"Rehearsal/{i}", "prompt": f"def add{i}(number):\n", "canonical_solution": f"    return number + {i}\n",
+        {"task_id": f"Rehearsal/{i}", "prompt": f"def add{i}(number):\n",
+         "canonical_solution": f"    return number + {i}\n",
          "test": f"def check(candidate):\n    assert candidate(1) == {1 + i}\n", "entry_point": f"add{i}"}
         for i in range(2)
     ]  # fmt: skip
@@ -253,7 +258,11 @@ ADVBENCH: Mapping[str, Tables] = {
 
 
 def pair(name: str, i: int) -> dict[str, Any]:
-    return {"query": text(f"{name} q{i}", 6), "positive": text(f"{name} p{i}", 25), "negative": text(f"{name} n{i}", 25)}
+    return {
+        "query": text(f"{name} q{i}", 6),
+        "positive": text(f"{name} p{i}", 25),
+        "negative": text(f"{name} n{i}", 25),
+    }
 
 
 def instructed_pair(name: str, i: int) -> dict[str, Any]:
