@@ -63,6 +63,9 @@ plan-table-%: setup ## memory, GPU hours and disk of each run of table N, before
 table-%: setup ## render table N from the existing records: SCALE=mini|paper SEEDS=0,1,2
 	@$(BIN)/python -m experiments.table $* scale=$(SCALE) seeds=$(SEEDS) $(OVERRIDES)
 
+rehearse-table-%: setup ## walk through table N of SCALE=paper with tiny decoders and made-up data: minutes on a CPU, JOBS=2
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce $* scale=rehearsal jobs=$(JOBS) $(OVERRIDES)
+
 report: setup ## write an HTML report of tables, curves and runs
 	@$(BIN)/python -m experiments.report
 

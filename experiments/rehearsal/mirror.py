@@ -25,7 +25,6 @@ Files = dict[str, str]
 """Path below the mirror -> what stands in the file."""
 
 
-@cache
 def make_mirror() -> Path:
     """The folder of the mirror, written once and named by its content."""
     files = mirror_files()
@@ -39,7 +38,9 @@ def make_mirror() -> Path:
     return folder_made_once(cache_dir() / "rehearsal" / f"mirror-{name}", write)
 
 
+@cache
 def mirror_files() -> Files:
+    """All of its files."""
     files: Files = {}
     for id, tables in evaluation_tables().items():
         files |= publish(id, tables)

@@ -202,8 +202,9 @@ class Definition:
     def command_lines(self, given: Sequence[str] = ()) -> dict[str, list[str]]:
         """Each model of each row -> its overrides: experiment, scale, backbone, and the suites of its columns.
 
-        `given`: a user's overrides for every run; they replace these.
+        `given`: a user's overrides for every run; they replace these. Those of a suite go to the runs that it scores.
         """
+        every = {column.suite for column in self.columns}
         names = {override_name(override) for override in given}
         lines = {}
         for name, model in self.models.items():
@@ -213,8 +214,16 @@ class Definition:
             if "evals" not in names:
                 files = dict.fromkeys(map(suite_file, self.suites[model.experiment, model.backbone]))
                 own["evals"] = f"[{','.join(files)}]"
-            lines[name] = [*(f"{key}={value}" for key, value in own.items() if key not in names), *given]
+            others = () if "evals" in names else every.difference(self.suites[model.experiment, model.backbone])
+            kept = [override for override in given if override_suite(override) not in others]
+            lines[name] = [*(f"{key}={value}" for key, value in own.items() if key not in names), *kept]
         return lines
+
+
+def override_suite(override: str) -> str | None:
+    """The suite whose setting an override changes ("evals.lm_gsm8k.budget=8" -> "lm_gsm8k"), or None."""
+    section, *rest = override_name(override).split(".")
+    return rest[0] if section == "evals" and len(rest) > 1 else None
 
 
 def list_tables() -> list[int]:
@@ -255,9 +264,7 @@ def read_definition(number: int, scale: str) -> Definition:
     scales = content.pop("scales")
     if scale == REHEARSAL:
         if REHEARSED not in scales:
-            raise UsageError(
-                f"table {number} has no scale={REHEARSED} that could be rehearsed; use {', '.join(scales)}"
-            )
+            raise UsageError(f"table {number} has no scale={REHEARSED} to rehearse; use {', '.join(scales)}")
         return parse_definition(content | {"number": number, "scale": scale} | rehearsed(scales[REHEARSED]), path)
     if scale not in scales:
         raise UsageError(
