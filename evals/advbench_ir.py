@@ -14,8 +14,8 @@ import datasets
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
 from evals.data_mirror import mirror_folder, mirror_revision
+from evals.embedding.own_tasks import make_task, opaque_id, retrieval_data
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import make_task, opaque_id, retrieval_data
 from evals.instructions import read_instructions
 from evals.pins import mark_name
 from evals.score import identity_key

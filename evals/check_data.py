@@ -6,8 +6,10 @@ from typing import Any
 import datasets
 
 from evals.data_mirror import cache_datasets_by_content
+from evals.embedding.published_sizes import size_differences
 from evals.embedding.suite import MtebSuite, silence_mteb
-from evals.embedding.tasks import HubTask, TaskSource, load_task_data, size_differences
+from evals.embedding.task_data import load_task_data
+from evals.embedding.tasks import HubTask, TaskSource
 from evals.generation.generated_code import GeneratedCode
 from evals.generation.suite import LmEvalSuite
 from evals.generation.suite import silence_lm_eval as lm_quiet

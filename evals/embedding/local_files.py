@@ -14,8 +14,9 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from mteb.abstasks.sts import AbsTaskSTS
 
+from evals.embedding.own_tasks import make_task, opaque_id, retrieval_data
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import TaskSource, make_task, opaque_id, retrieval_data
+from evals.embedding.tasks import TaskSource
 from evals.instructions import Instructions
 from unified_lm.files import digest, file_digest
 

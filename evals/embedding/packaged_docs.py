@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTask, AbsTaskClassification, AbsTaskClustering, AbsTaskPairClassification, AbsTaskRetrieval
 from mteb.types import PromptType
 
-from evals.embedding.tasks import make_task, opaque_id, retrieval_data
+from evals.embedding.own_tasks import make_task, opaque_id, retrieval_data
 from unified_lm.data.packaged.source import DocumentedObject, held_out_objects
 
 PATH = "unified_lm/packaged"

@@ -18,8 +18,10 @@ from mteb.abstasks import AbsTask, AbsTaskRetrieval
 from evals.averages import Mean, compute_and_store_means
 from evals.data_mirror import cache_datasets_by_content
 from evals.embedding.mteb_adapter import SCORING_FUNCTIONS, MtebEncoder, MtebSearch, model_meta
+from evals.embedding.published_sizes import size_differences
 from evals.embedding.resumable import cache_embeddings
-from evals.embedding.tasks import HubTask, TaskSource, count_examples, load_task_data, size_differences
+from evals.embedding.task_data import count_examples, load_task_data
+from evals.embedding.tasks import HubTask, TaskSource
 from evals.instructions import Instructions, describe_instructions
 from evals.random_state import preserve_random_state
 from evals.score import (

@@ -20,7 +20,7 @@ from unified_lm.inference.generate import Generator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 
 
 def suite() -> LmEvalSuite:

@@ -8,8 +8,9 @@ from typing import Any
 import mteb
 import pytest
 
+from evals.embedding.published_sizes import published_counts
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import HubTask, published_counts
+from evals.embedding.tasks import HubTask
 from evals.instructions import Instructions
 from evals.score import Score, Subject
 from tests.evals.lexical import ANIMALS, QUESTIONS, RELEVANT, Lexical

@@ -18,7 +18,7 @@ from evals.score_store import ScoreStore
 from tests.evals.lexical import Constant, Lexical
 from unified_lm.data.packaged.source import HELD_OUT_PACKAGES, DocumentedObject, held_out_objects
 
-CONF = Path(__file__).parents[2] / "conf" / "evals"
+CONF = Path(__file__).parents[3] / "conf" / "evals"
 RANKED = ("PackagedCodeRetrieval", "PackagedExplanationRetrieval", "PackagedCodeReranking")
 
 

@@ -14,8 +14,8 @@ from datasets import Dataset
 from mteb.abstasks import AbsTask, AbsTaskRetrieval
 
 from evals.embedding.local_files import BeirFolder, StsFile
+from evals.embedding.own_tasks import make_task, retrieval_data
 from evals.embedding.suite import MtebSuite
-from evals.embedding.tasks import make_task, retrieval_data
 from evals.external_models import Bm25
 from evals.instructions import Instructions
 from evals.random_state import preserve_random_state
