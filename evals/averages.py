@@ -1,4 +1,4 @@
-"""Averages as papers state them, over a committed list: where one member is missing there is no average at all."""
+"""Averages as papers state them, over a committed list. Where one member is missing there is no average."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

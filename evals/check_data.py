@@ -33,7 +33,7 @@ def find_data_problems(suite: Any) -> Iterator[tuple[str, str]]:
 
 
 def run_check(check: Callable[[], str]) -> str:
-    """What the check found, or the error that it ended in: the check goes on with the next task."""
+    """Run the check of one task; an error becomes its result, so that the next task is checked as well."""
     try:
         with unreadable_on_error():
             return check()

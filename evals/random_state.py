@@ -1,4 +1,4 @@
-"""Scoring in the middle of a run must not change the run: benchmark libraries seed every global generator."""
+"""Preserve the global random state: benchmark libraries seed it, and scoring must not change the run around it."""
 
 import contextlib
 import random

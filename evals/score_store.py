@@ -1,4 +1,4 @@
-"""Scores on disk, one file a task: scoring resumes after a kill, and no file answers for another identity."""
+"""Scores on disk, one file a task. An interrupted scoring resumes, and no file is read for another identity."""
 
 import json
 import re

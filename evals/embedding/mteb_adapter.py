@@ -1,4 +1,4 @@
-"""Our subjects behind mteb's protocols: the adapters mteb calls, and what they were told."""
+"""Adapters: mteb calls our embedders and search models through its own protocols."""
 
 import itertools
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from evals.score import Searcher
 from unified_lm.inference.embedder import Embedder, Side
 
 EMPTY_TEXT = "."
-"""Read in place of an empty text: published corpora hold documents without one, and a model needs something to read."""
+"""Stands in for an empty text, which published corpora hold: a model needs at least one token."""
 
 SCORING_FUNCTIONS = {"cosine": ScoringFunction.COSINE, "dot": ScoringFunction.DOT_PRODUCT}
 

@@ -238,7 +238,7 @@ def metric_unit(metric: str) -> str:
 
 @contextlib.contextmanager
 def silence_mteb() -> Iterator[None]:
-    """No bars and no warnings of mteb's and datasets' own: the suite reports its progress itself."""
+    """Turn off the progress bars and warnings of mteb and datasets: the suite reports its progress itself."""
     bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("mteb").level
     datasets.disable_progress_bars()
     logging.getLogger("mteb").setLevel(logging.ERROR)

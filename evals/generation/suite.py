@@ -223,7 +223,7 @@ def compute_rates(model: "LiveLM", split: str) -> list[tuple[str, str, float, in
 
 @contextlib.contextmanager
 def silence_lm_eval() -> Iterator[None]:
-    """No bars and no remarks of lm-eval's and datasets' own: the suite reports its progress itself."""
+    """Turn off the progress bars and log lines of lm-eval and datasets: the suite reports its progress itself."""
     bars, level = datasets.are_progress_bars_disabled(), logging.getLogger("lm_eval").level
     datasets.disable_progress_bars()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
