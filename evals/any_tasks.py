@@ -20,7 +20,7 @@ from evals.generation.sandbox.trial import described
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask, LmTaskSource, RegisteredTask, Style
 from evals.instructions import Instructions, read_instructions
-from unified_lm.names import closest
+from unified_lm.names import closest_names
 
 LONGEMBED = "dwzhu/LongEmbed"
 """The data set of mteb's whose splits have different columns."""
@@ -109,7 +109,7 @@ def find_task_file(name: str) -> tuple[str, dict[str, Any]]:
     known = TaskManager().task_index
     path = getattr(known.get(name), "yaml_path", None)
     if path is None:
-        near = closest(name, known, count=3)
+        near = closest_names(name, known, count=3)
         raise ValueError(f"lm_eval has no task file for {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
     config = load_yaml(path, resolve_func=False)
     if not isinstance(config.get("task"), str) or "dataset_path" not in config:

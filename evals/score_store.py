@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.score import Score, canonical_json, identity_key
-from unified_lm.files import written_whole
+from unified_lm.files import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ScoreStore:
             "skipped": skipped,
             "scores": scores,
         }
-        with written_whole(self.path(task, identity)) as partial:
+        with write_atomically(self.path(task, identity)) as partial:
             partial.write_text(json.dumps(record, indent=1, allow_nan=False), encoding="utf-8")
 
 

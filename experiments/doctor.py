@@ -132,7 +132,7 @@ def kernels() -> Iterator[Finding]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for kernel in KERNELS.values():
         name = f"kernel {kernel.name}"
-        lacks = f"not for {device}" if device not in kernel.devices else kernel.missing()
+        lacks = f"not for {device}" if device not in kernel.devices else kernel.find_missing()
         if lacks is not None:
             yield Finding(what=name, said=lacks, good=True)
             continue
@@ -166,15 +166,15 @@ def disagreement(kernel: "Kernel", modes: Sequence[str], device: str) -> float:
     import torch
 
     from unified_lm.attention.kernels import KERNELS
-    from unified_lm.attention.layout import Bound, Layout
+    from unified_lm.attention.layout import Layout, Segment
 
     start, bounds = 0, []
     for n, seen in zip((5, 3, 9, 4, 7), modes, strict=False):
         opened = n // 2 if seen in ("prefix", "bottleneck") else 0
         slots = 1 if seen == "bottleneck" else 0
-        bounds.append(Bound(start=start, stop=start + n, mode=seen, prefix=opened, slots=slots))
+        bounds.append(Segment(start=start, stop=start + n, mode=seen, prefix=opened, slots=slots))
         start += n
-    layout = Layout.of(bounds).to(device)
+    layout = Layout.from_segments(bounds).to(device)
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1, heads, start, 32, generator=generator) for heads in (4, 2, 2)]
     results = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError, as_usage_error
 from experiments.config.paths import display_path
-from experiments.runs.files import written_whole
+from experiments.runs.files import write_atomically
 from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
 
 USAGE = (
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     vectors = found.encode(texts, side=side, instruction=own.get("instruction", ""))
     import numpy as np
 
-    with written_whole(Path(own["output"]).expanduser()) as partial, partial.open("wb") as file:
+    with write_atomically(Path(own["output"]).expanduser()) as partial, partial.open("wb") as file:
         np.save(file, vectors)
     print(f"{own['output']}: {vectors.shape[0]} vectors of {vectors.shape[1]} numbers, {vectors.dtype}")
     return 0

@@ -84,11 +84,11 @@ def explain_inexpressible(found: "OpenRun") -> str | None:
 
 def save_decoder(found: "OpenRun", folder: Path) -> None:
     """The whole decoder under transformers' own names, adapters merged, and its tokenizer."""
-    from unified_lm.trainable import merge
+    from unified_lm.trainable import merge_adapters
 
     model = found.built.model
     if hasattr(model.backbone, "peft_config"):
-        merge(model)
+        merge_adapters(model)
     model.backbone.set_attn_implementation("sdpa")  # ours is registered in this process only
     model.backbone.save_pretrained(folder, safe_serialization=True)
     exported_tokenizer(found).save_pretrained(folder)

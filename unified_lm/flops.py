@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from unified_lm.attention.layout import Layout, allowed
+from unified_lm.attention.layout import Layout, segment_mask
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch
 
@@ -21,30 +21,30 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200":
 """Dense bfloat16 FLOP/s of a GPU whose name holds the key, from the makers' data sheets (SXM forms)."""
 
 
-def pairs(layout: Layout, window: int | None = None) -> int:
+def count_attended_pairs(layout: Layout, window: int | None = None) -> int:
     """How many (token, token it sees) pairs a layout has; a sliding window w leaves at most w a token and side."""
-    if layout.ahead and window is not None:
-        return sum(int(allowed(bound, "cpu", window, layout.ahead).sum()) for bound in layout.bounds)
+    if layout.prefix_length and window is not None:
+        return sum(int(segment_mask(bound, "cpu", window, layout.prefix_length).sum()) for bound in layout.segments)
     total = 0
-    for bound in layout.bounds:
+    for bound in layout.segments:
         length = bound.stop - bound.start
         if bound.mode == "causal":
-            total += triangle(length, window) + layout.ahead * length
+            total += count_causal_pairs(length, window) + layout.prefix_length * length
         elif bound.mode == "bidirectional":
-            total += 2 * triangle(length, window) - length
+            total += 2 * count_causal_pairs(length, window) - length
         elif bound.mode == "prefix" and window is None:
-            total += triangle(length, None) + triangle(bound.prefix, None) - bound.prefix
+            total += count_causal_pairs(length, None) + count_causal_pairs(bound.prefix, None) - bound.prefix
         else:
-            total += int(allowed(bound, "cpu", window).sum())
+            total += int(segment_mask(bound, "cpu", window).sum())
     return total
 
 
-def triangle(length: int, window: int | None) -> int:
+def count_causal_pairs(length: int, window: int | None) -> int:
     wide = length if window is None else min(length, window)
     return wide * (wide + 1) // 2 + (length - wide) * wide
 
 
-def linears(model: UnifiedLM) -> list[nn.Linear]:
+def linear_layers(model: UnifiedLM) -> list[nn.Linear]:
     return [module for module in model.backbone.base_model.modules() if isinstance(module, nn.Linear)]
 
 
@@ -52,20 +52,20 @@ def forward_flops(model: UnifiedLM, batch: PackedBatch) -> int:
     """Model FLOPs of one forward of a pack, the head on its labelled rows only (full attention in every layer)."""
     config = model.backbone.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    body = 2 * sum(layer.weight.numel() for layer in linears(model)) * len(batch)
-    attention = 4 * config.num_hidden_layers * config.num_attention_heads * width * pairs(batch.layout)
-    return body + attention + 2 * model.vocabulary * model.width * batch.labelled
+    body = 2 * sum(layer.weight.numel() for layer in linear_layers(model)) * len(batch)
+    attention = 4 * config.num_hidden_layers * config.num_attention_heads * width * count_attended_pairs(batch.layout)
+    return body + attention + 2 * model.vocabulary_size * model.width * batch.label_count
 
 
 def training_flops(model: UnifiedLM, batches: Iterable[PackedBatch]) -> float:
     """Model FLOPs of forward and backward of packs."""
-    layers = linears(model)
+    layers = linear_layers(model)
     learning = sum(layer.weight.numel() for layer in layers if layer.weight.requires_grad)
     factor = 2 + learning / max(1, sum(layer.weight.numel() for layer in layers))
     return factor * sum(forward_flops(model, batch) for batch in batches)
 
 
-def mfu(flops: Callable[[], float], seconds: float, device: torch.device) -> dict[str, float]:
+def model_flops_utilization(flops: Callable[[], float], seconds: float, device: torch.device) -> dict[str, float]:
     """{"mfu": share of the device's peak} for a GPU whose peak is known, else nothing."""
     if device.type != "cuda" or seconds <= 0:
         return {}

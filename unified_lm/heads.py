@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unified_lm.readout import normalized
+from unified_lm.readout import normalize_vectors
 
 
 class LatentAttention(nn.Module):
@@ -23,7 +23,7 @@ class LatentAttention(nn.Module):
             raise ValueError(f"method.latent_heads={heads} must divide the width {width}; method.latents: 1 or more")
         self.heads = heads
         self.residual = residual
-        self.latents = nn.Parameter(normalized(torch.randn(count, width)))
+        self.latents = nn.Parameter(normalize_vectors(torch.randn(count, width)))
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.norm = nn.LayerNorm(width)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unified_lm.readout import normalized
-from unified_lm.tiled_cross_entropy import Repeats, cross_entropy
+from unified_lm.readout import normalize_vectors
+from unified_lm.tiled_cross_entropy import DuplicateMask, tiled_cross_entropy
 
 FEWEST_ROWS = 256
 """Rows of logits held at least: with fewer, products are small and additions to the gradient of `weight` many."""
@@ -24,7 +24,7 @@ def info_nce(
     targets: Int[Tensor, " b"],
     *,
     temperature: float,
-    excluded: Repeats | Bool[Tensor, "b n"] | None = None,
+    excluded: DuplicateMask | Bool[Tensor, "b n"] | None = None,
     similarity: str = "cosine",
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy of each query against every candidate; `targets[i]` is the index of query i's positive.
@@ -34,8 +34,8 @@ def info_nce(
     Source: van den Oord et al. 2018 (InfoNCE), in the form of Karpukhin et al. 2020 and Muennighoff et al. 2024.
     """
     if similarity == "cosine":
-        queries, candidates = normalized(queries), normalized(candidates)
-    total = cross_entropy(queries, candidates, targets, scale=1 / temperature, excluded=excluded)
+        queries, candidates = normalize_vectors(queries), normalize_vectors(candidates)
+    total = tiled_cross_entropy(queries, candidates, targets, scale=1 / temperature, excluded=excluded)
     return total / len(queries)
 
 
@@ -57,17 +57,17 @@ def margin_hinge(
     return short[~excluded].mean()
 
 
-def same_text(rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]) -> Repeats:
+def same_text_mask(rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]) -> DuplicateMask:
     """Candidates whose text equals that of a query or of its positive, from text hashes: none of them is a negative.
 
     `rows` are the hashes of the queries, `candidates` those of the candidates.
     """
-    return Repeats(rows=torch.stack([candidates[targets], rows]), columns=torch.stack([candidates, candidates]))
+    return DuplicateMask(rows=torch.stack([candidates[targets], rows]), columns=torch.stack([candidates, candidates]))
 
 
-def same_pair(*hashes: Int[Tensor, " b"]) -> Repeats:
+def same_row_mask(*hashes: Int[Tensor, " b"]) -> DuplicateMask:
     """Rows that share a text of any kind, where row i is contrasted with row j: none of them is a negative."""
-    return Repeats(rows=torch.stack(hashes), columns=torch.stack(hashes))
+    return DuplicateMask(rows=torch.stack(hashes), columns=torch.stack(hashes))
 
 
 def token_cross_entropy(logits: Float[Tensor, "t V"], labels: Int[Tensor, " t"]) -> Float[Tensor, ""]:
@@ -109,9 +109,9 @@ def head_cross_entropy(
     if len(states) <= tile:
         logits = F.linear(states.to(compute), weight.to(compute), None if bias is None else bias.to(compute))
         return token_cross_entropy(logits, labels)
-    return cross_entropy(states, weight, labels, bias=bias, compute=compute, tile=tile)
+    return tiled_cross_entropy(states, weight, labels, bias=bias, compute=compute, tile=tile)
 
 
 def cosine_distance(a: Float[Tensor, "b d"], b: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """Mean of 1 - cos over rows (LLM-JEPA's coupling)."""
-    return (1 - (normalized(a) * normalized(b)).sum(dim=1)).mean()
+    return (1 - (normalize_vectors(a) * normalize_vectors(b)).sum(dim=1)).mean()

@@ -190,7 +190,7 @@ def count_kept(model: UnifiedLM, width: int, dtype: torch.dtype, device: str) ->
         layout = collate([Sequence(tokens=(5,) * PROBE)]).layout
         embeddings = torch.randn(PROBE, width, dtype=dtype, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-            model.hidden(embeddings, torch.arange(PROBE), layout)
+            model.run_decoder(embeddings, torch.arange(PROBE), layout)
         for hook in hooks:
             hook.remove()
     return sum(size for size, _ in kept.values()) / PROBE, sum(size for size, _ in copies.values())

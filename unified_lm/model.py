@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from unified_lm.attention.function import NAME
-from unified_lm.attention.kernels import choose
-from unified_lm.attention.layout import MODES, Held, Layout
+from unified_lm.attention.function import ATTENTION_NAME
+from unified_lm.attention.kernels import choose_kernel
+from unified_lm.attention.layout import COMMON_MODES, Layout, PrefixCache
 from unified_lm.losses import head_cross_entropy, token_cross_entropy
 from unified_lm.packing import PackedBatch, Sequence, collate
 from unified_lm.slots import Slots
@@ -38,10 +38,10 @@ class UnifiedLM(nn.Module):
         autocast: torch.dtype | None = None,
         heads: Mapping[str, nn.Module] | None = None,
         attention_dropout: float | None = None,
-        modes: frozenset[str] = frozenset(MODES),
+        modes: frozenset[str] = frozenset(COMMON_MODES),
     ) -> None:
         super().__init__()
-        backbone.set_attn_implementation(NAME)
+        backbone.set_attn_implementation(ATTENTION_NAME)
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.autocast = autocast
@@ -51,7 +51,7 @@ class UnifiedLM(nn.Module):
         for module in backbone.modules():
             if hasattr(module, "attention_dropout"):
                 module.attention_dropout = rate
-        self.kernel = choose(
+        self.kernel = choose_kernel(
             kernel,
             modes,
             self.device.type,
@@ -63,7 +63,7 @@ class UnifiedLM(nn.Module):
         self.slots: Slots | None = None
         if slots:
             self.slots = Slots(slots, self.width).to(self.device)
-            self.slots.start(backbone.get_input_embeddings(), tokenizer, slots_start)
+            self.slots.initialize(backbone.get_input_embeddings(), tokenizer, slots_start)
 
     @property
     def device(self) -> torch.device:
@@ -74,17 +74,17 @@ class UnifiedLM(nn.Module):
         return self.backbone.config.get_text_config().hidden_size
 
     @property
-    def vocabulary(self) -> int:
+    def vocabulary_size(self) -> int:
         return self.backbone.get_input_embeddings().weight.shape[0]
 
     @contextmanager
-    def precision(self):
+    def autocast_context(self):
         """The autocast context of this model's forwards."""
         on = self.autocast is not None
         with torch.autocast(self.device.type, self.autocast if on else torch.bfloat16, enabled=on):
             yield
 
-    def embed(self, tokens: Int[Tensor, " T"]) -> Float[Tensor, "T d"]:
+    def embed_tokens(self, tokens: Int[Tensor, " T"]) -> Float[Tensor, "T d"]:
         """Input embeddings; a token -(k + 1) is slot k.
 
         Raises `ValueError` for a slot that this model does not have.
@@ -94,26 +94,29 @@ class UnifiedLM(nn.Module):
             if tokens.numel() and int(tokens.min()) < 0:
                 raise ValueError("the tokens hold slots but the model has none; build it with slots=N or use N = 0")
             return embeddings
-        return self.slots.place(embeddings, tokens)
+        return self.slots.insert_slots(embeddings, tokens)
 
-    def states(self, batch: PackedBatch, held: Held | None = None) -> Float[Tensor, "T d"]:
+    def hidden_states(self, batch: PackedBatch, prefix_cache: PrefixCache | None = None) -> Float[Tensor, "T d"]:
         """Last hidden states (after the final norm) of every token of a pack, each sequence seeing only itself.
 
         `held`: `keys_and_values(batch.shared)`, where it is at hand.
         """
         layout = batch.layout
-        if batch.shared:
-            layout = replace(layout, held=self.keys_and_values(batch.shared) if held is None else held)
-        return self.hidden(self.embed(batch.tokens), batch.positions, layout)
+        if batch.shared_prefix:
+            layout = replace(
+                layout,
+                prefix_cache=self.compute_prefix_cache(batch.shared_prefix) if prefix_cache is None else prefix_cache,
+            )
+        return self.run_decoder(self.embed_tokens(batch.tokens), batch.positions, layout)
 
-    def keys_and_values(self, tokens: tuple[int, ...]) -> Held:
+    def compute_prefix_cache(self, tokens: tuple[int, ...]) -> PrefixCache:
         """Those of every layer for tokens that stand first in many sequences."""
         batch, held = collate([Sequence(tokens=tokens)]).to(self.device), {}
-        self.hidden(self.embed(batch.tokens), batch.positions, replace(batch.layout, held=held))
+        self.run_decoder(self.embed_tokens(batch.tokens), batch.positions, replace(batch.layout, prefix_cache=held))
         return held
 
-    def hidden(self, embeddings: Float[Tensor, "T d"], positions: Tensor, layout: Layout) -> Float[Tensor, "T d"]:
-        with self.precision():
+    def run_decoder(self, embeddings: Float[Tensor, "T d"], positions: Tensor, layout: Layout) -> Float[Tensor, "T d"]:
+        with self.autocast_context():
             out = self.backbone.base_model(
                 inputs_embeds=embeddings[None],
                 position_ids=positions[None],
@@ -125,11 +128,11 @@ class UnifiedLM(nn.Module):
 
     def logits(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n V"]:
         """Next-token logits of hidden states, in float32 or wider."""
-        with self.precision():
+        with self.autocast_context():
             logits = self.backbone.get_output_embeddings()(rows)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def cross_entropy(self, rows: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    def sum_cross_entropy(self, rows: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
         """*Sum* of the cross-entropies of `logits(rows)`, of which few are held at a time where the head is linear."""
         head = self.backbone.get_output_embeddings()
         if type(head) is not nn.Linear:  # an adapter adds to it

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unified_lm.attention.layout import Bound, Layout
+from unified_lm.attention.layout import Layout, Segment
 
 IGNORED = -100
 
@@ -65,14 +65,14 @@ class PackedBatch:
     layout: Layout
     sequences: tuple[Sequence, ...]
     starts: tuple[int, ...]
-    shared: tuple[int, ...] = ()
+    shared_prefix: tuple[int, ...] = ()
     index: str = "0"
 
     def __len__(self) -> int:
         return self.tokens.numel()
 
     @property
-    def labelled(self) -> int:
+    def label_count(self) -> int:
         """Number of positions that carry a label."""
         return sum(label != IGNORED for sequence in self.sequences for label in sequence.labels or ())
 
@@ -88,30 +88,30 @@ class PackedBatch:
         return replace(self, **move, layout=self.layout.to(device))
 
 
-def collate(sequences: Iterable[Sequence], index: str = "0", *, shared: int = 0) -> PackedBatch:
+def collate(sequences: Iterable[Sequence], index: str = "0", *, prefix_length: int = 0) -> PackedBatch:
     """Lay sequences end to end in one pack, in the given order.
 
     Their first `shared` tokens must be the same in all of them and get no rows: their keys and values are computed
     once, see `UnifiedLM.states`. Raises `ValueError` where they differ or leave a sequence without a row.
     """
     sequences = tuple(sequences)
-    first = sequences[0].tokens[:shared]
-    if any(len(sequence) <= shared or sequence.tokens[:shared] != first for sequence in sequences):
-        raise ValueError(f"the sequences do not begin with the same {shared} tokens and more of their own")
+    first = sequences[0].tokens[:prefix_length]
+    if any(len(sequence) <= prefix_length or sequence.tokens[:prefix_length] != first for sequence in sequences):
+        raise ValueError(f"the sequences do not begin with the same {prefix_length} tokens and more of their own")
     tokens: list[int] = []
     positions: list[int] = []
     labels: list[int] = []
     starts: list[int] = []
-    bounds: list[Bound] = []
+    bounds: list[Segment] = []
     for sequence in sequences:
-        start, length = len(tokens), len(sequence) - shared
-        starts.append(start - shared)
-        tokens.extend(sequence.tokens[shared:])
-        positions.extend(range(shared, len(sequence)))
-        labels.extend(sequence.labels[shared:] if sequence.labels is not None else [IGNORED] * length)
+        start, length = len(tokens), len(sequence) - prefix_length
+        starts.append(start - prefix_length)
+        tokens.extend(sequence.tokens[prefix_length:])
+        positions.extend(range(prefix_length, len(sequence)))
+        labels.extend(sequence.labels[prefix_length:] if sequence.labels is not None else [IGNORED] * length)
         slots = sequence.spans["slots"] if sequence.mode == "bottleneck" else (0, 0)
         bounds.append(
-            Bound(
+            Segment(
                 start=start,
                 stop=start + length,
                 mode=sequence.mode,
@@ -123,10 +123,10 @@ def collate(sequences: Iterable[Sequence], index: str = "0", *, shared: int = 0)
         tokens=torch.tensor(tokens, dtype=torch.long),
         positions=torch.tensor(positions, dtype=torch.long),
         labels=torch.tensor(labels, dtype=torch.long),
-        layout=Layout.of(bounds, shared),
+        layout=Layout.from_segments(bounds, prefix_length),
         sequences=sequences,
         starts=tuple(starts),
-        shared=first,
+        shared_prefix=first,
         index=index,
     )
 

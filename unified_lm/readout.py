@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unified_lm.packing import PackedBatch, Sequence
 
 
-def pool(
+def pool_ranges(
     states: Float[Tensor, "T d"], starts: Int[Tensor, " n"], stops: Int[Tensor, " n"], *, weighting: str = "uniform"
 ) -> Float[Tensor, "n d"]:
     """Mean of states[start:stop] for each range; "position" weights the i-th token of a range by i (SGPT's w.mean)."""
@@ -49,7 +49,7 @@ class Readout:
             raise ValueError(f"readout={self.kind} is unknown; use mean, weighted_mean, last, slot or slots")
 
     @classmethod
-    def named(cls, name: str) -> Readout:
+    def from_name(cls, name: str) -> Readout:
         """The read-out of a short name: mean, mean+instruction, weighted_mean, last, slot_0, slots, mean@HEAD."""
         name, *heads = name.split("@")
         kind, _, slot = name.partition("slot_")
@@ -67,7 +67,7 @@ class Readout:
         kind = f"slot_{self.slot}" if self.kind == "slot" else self.kind
         return "@".join([f"{kind}+instruction" if self.instruction else kind, *self.heads])
 
-    def span(self, sequence: Sequence) -> tuple[int, int]:
+    def token_range(self, sequence: Sequence) -> tuple[int, int]:
         """The range of a sequence's tokens that is read.
 
         Raises `ValueError` where a slot is asked for that the sequence does not hold.
@@ -84,7 +84,7 @@ class Readout:
             return stop - 1, stop
         return (start, stop) if self.instruction else spans["text"]
 
-    def vectors(
+    def read_vectors(
         self,
         states: Float[Tensor, "T d"],
         batch: PackedBatch,
@@ -99,12 +99,12 @@ class Readout:
             if heads is None or name not in heads:
                 raise ValueError(f"read-out {self.name} needs the head {name!r}: use a method with it, or no @{name}")
             states = heads[name](states.to(next(heads[name].parameters()).dtype))
-        spans = torch.tensor([self.span(batch.sequences[i]) for i in which]).reshape(-1, 2)
+        spans = torch.tensor([self.token_range(batch.sequences[i]) for i in which]).reshape(-1, 2)
         spans = (spans + torch.tensor([batch.starts[i] for i in which])[:, None]).to(states.device)
         weighting = "position" if self.kind == "weighted_mean" else "uniform"
-        return pool(states, spans[:, 0], spans[:, 1], weighting=weighting)
+        return pool_ranges(states, spans[:, 0], spans[:, 1], weighting=weighting)
 
 
-def normalized(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def normalize_vectors(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Unit vectors, in float32 or wider."""
     return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)

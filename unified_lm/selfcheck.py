@@ -11,16 +11,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unified_lm.attention.layout import Layout, allowed
+from unified_lm.attention.layout import Layout, segment_mask
 from unified_lm.attention.modes import Plan
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence, collate
 
-LENGTHS = (5, 4)
-CHANGED = (0, 2, 4, 5, 8)  # every kind of place in the first sequence, both ends of the second: one forward each
+PROBE_LENGTHS = (5, 4)
+CHANGED_POSITIONS = (
+    0,
+    2,
+    4,
+    5,
+    8,
+)  # every kind of place in the first sequence, both ends of the second: one forward each
 
 
-class Wrong(ValueError):
+class AttentionCheckError(ValueError):
     """Attention is not what was asked for."""
 
     def __init__(self, model: UnifiedLM, mode: str, what: str) -> None:
@@ -41,22 +47,27 @@ def check_attention(model: UnifiedLM, plan: Plan) -> None:
     model.eval()
     try:
         for mode in dict.fromkeys((plan.embed, plan.generate)):
-            batch = probe(model, mode).to(model.device)
-            moved, seen = influence(model, batch), reachable(batch.layout, windows(model))[list(CHANGED)]
+            batch = build_probe(model, mode).to(model.device)
+            moved, seen = (
+                measure_influence(model, batch),
+                reachable_tokens(batch.layout, layer_windows(model))[list(CHANGED_POSITIONS)],
+            )
             for wrong, what in ((moved & ~seen, "moves"), (seen & ~moved, "does not move")):
                 if bool(wrong.any()):
                     j, i = wrong.nonzero()[0].tolist()
-                    raise Wrong(model, mode, f"token {CHANGED[j]} of a pack {what} the state of token {i}")
+                    raise AttentionCheckError(
+                        model, mode, f"token {CHANGED_POSITIONS[j]} of a pack {what} the state of token {i}"
+                    )
     finally:
         model.train(training)
 
 
-def probe(model: UnifiedLM, mode: str) -> PackedBatch:
+def build_probe(model: UnifiedLM, mode: str) -> PackedBatch:
     """Two sequences of distinct tokens in one mode; prefixes are open to their middle, slots stand behind it."""
     draw = torch.Generator().manual_seed(0)
-    ids = torch.randperm(model.vocabulary, generator=draw)[: sum(LENGTHS)].tolist()
+    ids = torch.randperm(model.vocabulary_size, generator=draw)[: sum(PROBE_LENGTHS)].tolist()
     sequences, at = [], 0
-    for length in LENGTHS:
+    for length in PROBE_LENGTHS:
         sequences.append(
             Sequence(
                 tokens=tuple(ids[at : at + length]),
@@ -69,24 +80,24 @@ def probe(model: UnifiedLM, mode: str) -> PackedBatch:
     return collate(sequences)
 
 
-def influence(model: UnifiedLM, batch: PackedBatch) -> Bool[Tensor, "c T"]:
+def measure_influence(model: UnifiedLM, batch: PackedBatch) -> Bool[Tensor, "c T"]:
     """Entry (j, i): whether another token in place CHANGED[j] changes the last state of place i."""
-    before = model.states(batch).float()
-    embeddings = model.embed(batch.tokens)
+    before = model.hidden_states(batch).float()
+    embeddings = model.embed_tokens(batch.tokens)
     rows = []
-    for j in CHANGED:
+    for j in CHANGED_POSITIONS:
         changed = embeddings.clone()
         changed[j] = embeddings[j - 1]
-        rows.append(differs(model.hidden(changed, batch.positions, batch.layout).float(), before))
+        rows.append(find_changed_states(model.run_decoder(changed, batch.positions, batch.layout).float(), before))
     return torch.stack(rows).cpu()
 
 
-def differs(after: Float[Tensor, "T d"], before: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
+def find_changed_states(after: Float[Tensor, "T d"], before: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
     """Which states changed. Kernels are deterministic on equal shapes: an unseen token leaves every bit of a state."""
     return (after != before).any(dim=1)
 
 
-def windows(model: UnifiedLM) -> list[int | None]:
+def layer_windows(model: UnifiedLM) -> list[int | None]:
     """Each layer's sliding window, as the decoder's configuration states it."""
     config = model.backbone.config.get_text_config()
     width = getattr(config, "sliding_window", None)
@@ -96,11 +107,11 @@ def windows(model: UnifiedLM) -> list[int | None]:
     return [width if kind == "sliding_attention" else None for kind in kinds]
 
 
-def reachable(layout: Layout, windows: list[int | None]) -> Bool[Tensor, "T T"]:
+def reachable_tokens(layout: Layout, windows: list[int | None]) -> Bool[Tensor, "T T"]:
     """Entry (j, i): whether token j reaches the state of token i through layers with these windows."""
-    size = layout.bounds[-1].stop
+    size = layout.segments[-1].stop
     paths = torch.eye(size)
     for window in windows:
-        sees = torch.block_diag(*[allowed(bound, "cpu", window).float() for bound in layout.bounds])
+        sees = torch.block_diag(*[segment_mask(bound, "cpu", window).float() for bound in layout.segments])
         paths = ((sees + torch.eye(size)) @ paths).clamp(max=1)
     return paths.T.bool()

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-WORDS = (" summary", " meaning", " therefore", " answer", " topic", " because", " result", " reason")
+START_WORDS = (" summary", " meaning", " therefore", " answer", " topic", " because", " result", " reason")
 
 
 class Slots(nn.Module):
@@ -28,7 +28,9 @@ class Slots(nn.Module):
         return self.vectors.shape[0]
 
     @torch.no_grad()
-    def start(self, embedding: nn.Embedding, tokenizer, kind: str = "words", *, words: Sequence[str] = WORDS) -> None:
+    def initialize(
+        self, embedding: nn.Embedding, tokenizer, kind: str = "words", *, words: Sequence[str] = START_WORDS
+    ) -> None:
         """Give the slots their start vectors.
 
         "words": the embeddings of real words (the default: RMSNorm turns small random vectors into a first gradient
@@ -55,7 +57,7 @@ class Slots(nn.Module):
             raise ValueError(f"slots cannot start from {kind!r}; use words, mean, normal or eos")
         self.vectors.copy_(value)
 
-    def place(self, embeddings: Float[Tensor, "T d"], tokens: Tensor) -> Float[Tensor, "T d"]:
+    def insert_slots(self, embeddings: Float[Tensor, "T d"], tokens: Tensor) -> Float[Tensor, "T d"]:
         """Replace the embeddings of slot tokens (id -(k + 1) is slot k) by the slots' vectors.
 
         Embeddings hang on the slots even where none stands: whether a forward needs a gradient must not depend on its

@@ -24,7 +24,7 @@ NARROWEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeats:
+class DuplicateMask:
     """Pairs (row, column) that repeat each other: those with equal hashes of at least one kind.
 
     `rows`: [c, b], `columns`: [c, n]. Stands for a mask [b, n] of which only tiles are made; `|` joins the kinds.
@@ -33,7 +33,7 @@ class Repeats:
     rows: Int[Tensor, "c b"]
     columns: Int[Tensor, "c n"]
 
-    def mask(self, start: int = 0, stop: int | None = None) -> Bool[Tensor, "rows n"]:
+    def mask_rows(self, start: int = 0, stop: int | None = None) -> Bool[Tensor, "rows n"]:
         """The mask of rows [start, stop)."""
         pairs = zip(self.rows[:, start:stop], self.columns, strict=True)
         first, *more = [row[:, None] == column[None] for row, column in pairs]
@@ -41,8 +41,8 @@ class Repeats:
             first |= other
         return first
 
-    def __or__(self, other: Repeats) -> Repeats:
-        return Repeats(rows=torch.cat([self.rows, other.rows]), columns=torch.cat([self.columns, other.columns]))
+    def __or__(self, other: DuplicateMask) -> DuplicateMask:
+        return DuplicateMask(rows=torch.cat([self.rows, other.rows]), columns=torch.cat([self.columns, other.columns]))
 
 
 class TiledCrossEntropy(torch.autograd.Function):
@@ -56,7 +56,7 @@ class TiledCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         scale: float,
-        excluded: Repeats | Tensor | None,
+        excluded: DuplicateMask | Tensor | None,
         compute: torch.dtype,
         tile: int,
         wanted: tuple[bool, bool, bool],
@@ -76,7 +76,7 @@ class TiledCrossEntropy(torch.autograd.Function):
                 scores += bias
             right = scores.gather(1, own)
             if excluded is not None:
-                hidden = masked(excluded, start, start + tile)
+                hidden = exclusion_mask(excluded, start, start + tile)
                 scores.masked_fill_(hidden, float("-inf")).scatter_(1, own, right)
             top = scores.amax(1, keepdim=True)
             scores.sub_(top).exp_()
@@ -110,18 +110,18 @@ class TiledCrossEntropy(torch.autograd.Function):
         return (*grads, *[None] * 6)
 
 
-def masked(excluded: Repeats | Tensor, start: int, stop: int) -> Tensor:
-    return excluded.mask(start, stop) if isinstance(excluded, Repeats) else excluded[start:stop]
+def exclusion_mask(excluded: DuplicateMask | Tensor, start: int, stop: int) -> Tensor:
+    return excluded.mask_rows(start, stop) if isinstance(excluded, DuplicateMask) else excluded[start:stop]
 
 
-def cross_entropy(
+def tiled_cross_entropy(
     rows: Float[Tensor, "b d"],
     columns: Float[Tensor, "n d"],
     targets: Int[Tensor, " b"],
     *,
     scale: float = 1.0,
     bias: Float[Tensor, " n"] | None = None,
-    excluded: Repeats | Bool[Tensor, "b n"] | None = None,
+    excluded: DuplicateMask | Bool[Tensor, "b n"] | None = None,
     compute: torch.dtype | None = None,
     tile: int | None = None,
 ) -> Float[Tensor, ""]:

@@ -46,18 +46,18 @@ class Trainable:
         _refuse_adapters(model)
         chosen: set[int] = set()
         for part in self.parts:
-            parameters = _parameters(model, part)
+            parameters = _part_parameters(model, part)
             if not parameters:
-                raise ValueError(_matches_nothing(model, part))
+                raise ValueError(_no_match_message(model, part))
             chosen.update(id(parameter) for parameter in parameters)
-        chosen.update(id(parameter) for parameter in _outside(model))
+        chosen.update(id(parameter) for parameter in _parameters_outside_backbone(model))
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in chosen)
-        return learning(model)
+        return trainable_names(model)
 
     def describe(self, model: UnifiedLM) -> dict[str, Any]:
         """What a record says about this choice on this model, after ``apply``."""
-        return {"trainable": "+".join(self.parts), **_facts(model)}
+        return {"trainable": "+".join(self.parts), **_count_parameters(model)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +90,14 @@ class Lora:
 
         _refuse_adapters(model)
         wanted = {
-            id(linear) for target in self.targets for block in _blocks(model, target) for linear in _linears(block)
+            id(linear)
+            for target in self.targets
+            for block in _layer_modules(model, target)
+            for linear in _linear_modules(block)
         }
         names = [name for name, module in model.backbone.named_modules() if id(module) in wanted]
         if not names:
-            raise ValueError(_matches_nothing(model, " and ".join(self.targets)))
+            raise ValueError(_no_match_message(model, " and ".join(self.targets)))
         config = LoraConfig(
             r=self.r,
             lora_alpha=self.alpha,
@@ -104,29 +107,32 @@ class Lora:
             bias="none",
         )
         inject_adapter_in_model(config, model.backbone)
-        new = [parameter for layer in _adapted(model) for parameter in _adapter(layer)]
+        new = [parameter for layer in _adapted_layers(model) for parameter in _adapter_parameters(layer)]
         for parameter in new:
             parameter.data = parameter.data.float()
-        chosen = {id(parameter) for parameter in (*new, *_outside(model))}
+        chosen = {id(parameter) for parameter in (*new, *_parameters_outside_backbone(model))}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in chosen)
-        return learning(model)
+        return trainable_names(model)
 
     def describe(self, model: UnifiedLM) -> dict[str, Any]:
         """What a record says about this choice on this model, after ``apply``."""
-        return {"trainable": f"lora r={self.r} alpha={self.alpha} on {'+'.join(self.targets)}", **_facts(model)}
+        return {
+            "trainable": f"lora r={self.r} alpha={self.alpha} on {'+'.join(self.targets)}",
+            **_count_parameters(model),
+        }
 
 
-def learning(model: UnifiedLM) -> tuple[str, ...]:
+def trainable_names(model: UnifiedLM) -> tuple[str, ...]:
     """Names of the parameters that learn; a tied matrix has one name."""
     return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 @contextmanager
-def adapters_off(model: UnifiedLM) -> Iterator[UnifiedLM]:
+def disable_adapters(model: UnifiedLM) -> Iterator[UnifiedLM]:
     """Inside, the model computes what its backbone computed before the adapters came; slots stay as they are."""
-    layers = _adapted(model)
-    learns = [(parameter, parameter.requires_grad) for layer in layers for parameter in _adapter(layer)]
+    layers = _adapted_layers(model)
+    learns = [(parameter, parameter.requires_grad) for layer in layers for parameter in _adapter_parameters(layer)]
     for layer in layers:
         layer.enable_adapters(False)
     try:
@@ -139,7 +145,7 @@ def adapters_off(model: UnifiedLM) -> Iterator[UnifiedLM]:
 
 
 @torch.no_grad()
-def merge(model: UnifiedLM) -> UnifiedLM:
+def merge_adapters(model: UnifiedLM) -> UnifiedLM:
     """Add the adapters to the weights and take them out, in place: a plain decoder under its plain names.
 
     The sum is formed in float32 and rounded once to the weight's own dtype. ValueError where there are no adapters.
@@ -157,7 +163,7 @@ def merge(model: UnifiedLM) -> UnifiedLM:
     return model
 
 
-def _parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
+def _part_parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
     """The parameters of one part; none where the model has no such part."""
     if part == "all":
         return list(model.backbone.parameters())
@@ -166,22 +172,25 @@ def _parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
     if part == "embeddings":
         return list(model.backbone.get_input_embeddings().parameters())
     return [
-        parameter for block in _blocks(model, part) for linear in _linears(block) for parameter in linear.parameters()
+        parameter
+        for block in _layer_modules(model, part)
+        for linear in _linear_modules(block)
+        for parameter in linear.parameters()
     ]
 
 
-def _blocks(model: UnifiedLM, part: str) -> list[nn.Module]:
+def _layer_modules(model: UnifiedLM, part: str) -> list[nn.Module]:
     """Every layer's attention or feed-forward module, by the attribute names of transformers' decoders."""
     attribute = {"attention": "self_attn", "ffn": "mlp"}[part]
     layers = getattr(model.backbone.base_model, "layers", ())
     return [getattr(layer, attribute) for layer in layers if hasattr(layer, attribute)]
 
 
-def _linears(module: nn.Module) -> list[nn.Linear]:
+def _linear_modules(module: nn.Module) -> list[nn.Linear]:
     return [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
 
 
-def _outside(model: UnifiedLM) -> list[nn.Parameter]:
+def _parameters_outside_backbone(model: UnifiedLM) -> list[nn.Parameter]:
     """Parameters that are not the backbone's: they were made for this run, so they always learn."""
     inside = {id(parameter) for parameter in model.backbone.parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in inside]
@@ -192,23 +201,23 @@ def _is_adapted(module: nn.Module) -> bool:
     return hasattr(module, "base_layer") and hasattr(module, "lora_A")
 
 
-def _adapted(model: UnifiedLM) -> list[Any]:
+def _adapted_layers(model: UnifiedLM) -> list[Any]:
     return [module for module in model.backbone.modules() if _is_adapted(module)]
 
 
-def _adapter(layer: Any) -> list[nn.Parameter]:
+def _adapter_parameters(layer: Any) -> list[nn.Parameter]:
     """The matrices A and B of a layer's adapter."""
     return [*layer.lora_A.parameters(), *layer.lora_B.parameters()]
 
 
 def _refuse_adapters(model: UnifiedLM) -> None:
-    if _adapted(model):
+    if _adapted_layers(model):
         raise ValueError(
             "the model already carries adapters; merge them first (unified_lm.trainable.merge), or start from its base"
         )
 
 
-def _matches_nothing(model: UnifiedLM, part: str) -> str:
+def _no_match_message(model: UnifiedLM, part: str) -> str:
     if part == "slots":
         return "trainable.parts=slots, but the method has no slots; give it method.slots=N or choose another trainable="
     return (
@@ -217,7 +226,7 @@ def _matches_nothing(model: UnifiedLM, part: str) -> str:
     )
 
 
-def _facts(model: UnifiedLM) -> dict[str, Any]:
+def _count_parameters(model: UnifiedLM) -> dict[str, Any]:
     """Sizes, and what becomes of the head: where it is tied to the embeddings it learns exactly when they do."""
     rows, head = model.backbone.get_input_embeddings().weight, model.backbone.get_output_embeddings()
     fate = "learns" if head.weight.requires_grad else "frozen"

@@ -18,7 +18,7 @@ from evals.embedding.own_tasks import make_task, opaque_id, retrieval_data
 from evals.embedding.suite import MtebSuite
 from evals.embedding.tasks import TaskSource
 from evals.instructions import Instructions
-from unified_lm.files import digest, file_digest
+from unified_lm.files import file_digest, strings_digest
 
 NONE_EXCLUDED = "N/A"
 """BRIGHT's way to write that a query excludes no document."""
@@ -62,7 +62,7 @@ class BeirFolder:
             description=f"Retrieval over the BEIR folder {Path(self.folder).name}, split {self.split}",
             main_score="ndcg_at_10",
             path=Path(self.folder).name,
-            revision=digest(*(file_digest(path) for path in self.files)),
+            revision=strings_digest(*(file_digest(path) for path in self.files)),
             data=lambda: _load_beir(corpus, queries, qrels),
             ignore_identical_ids=self.ignore_identical_ids,
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from evals.score import Subject, canonical_json
 from unified_lm.inference.embedder import DelegatingEmbedder, Side
-from unified_lm.inference.embedding_store import KEY, Store
+from unified_lm.inference.embedding_store import KEY_BYTES, EmbeddingStore
 from unified_lm.inference.encode import Encoder
 
 BLOCK = 256
@@ -24,7 +24,7 @@ BLOCK = 256
 @contextlib.contextmanager
 def cache_embeddings(subject: Subject, folder: Path) -> Iterator[Subject]:
     """The subject with an embedder that caches its vectors in `folder` until the block ends without an error."""
-    embedder, store = subject.embedder, Store(folder=folder, trusting=True)
+    embedder, store = subject.embedder, EmbeddingStore(folder=folder, trust_weights=True)
     if isinstance(embedder, Encoder):
         if embedder.store is None:
             subject = replace(subject, embedder=replace(embedder, store=store))
@@ -38,21 +38,21 @@ def cache_embeddings(subject: Subject, folder: Path) -> Iterator[Subject]:
 class CachedEmbedder(DelegatingEmbedder):
     """An embedder with an on-disk cache: it reads each text once per side and instruction, the longest texts first."""
 
-    store: Store
+    store: EmbeddingStore
 
     def encode(self, texts: Sequence[str], *, side: Side, instruction: str = "") -> np.ndarray:
         """n texts -> float32 [n, d], in the order of the texts."""
         unique = list(dict.fromkeys(texts))
         names = [text_key(side, instruction, text) for text in unique]
-        space = self.store.space(dict(self.identity))
-        found, vectors = space.get(names)
+        space = self.store.open_space(dict(self.identity))
+        found, vectors = space.look_up(names)
         numbers, parts = found.tolist(), [vectors] if len(found) else []
         missing = sorted(set(range(len(unique))) - set(numbers), key=lambda i: (-len(unique[i]), i))
-        with space.writer() as writer:
+        with space.open_writer() as writer:
             for start in range(0, len(missing), BLOCK):
                 block = missing[start : start + BLOCK]
                 new = self.embedder.encode([unique[i] for i in block], side=side, instruction=instruction)
-                writer.put([names[i] for i in block], new)
+                writer.add([names[i] for i in block], new)
                 numbers += block
                 parts.append(new)
         rows = np.concatenate(parts)
@@ -62,4 +62,4 @@ class CachedEmbedder(DelegatingEmbedder):
 
 def text_key(side: str, instruction: str, text: str) -> bytes:
     """The key of a text in the store, among vectors of one embedder."""
-    return blake2b(canonical_json({"what": [side, instruction, text]}).encode(), digest_size=KEY).digest()
+    return blake2b(canonical_json({"what": [side, instruction, text]}).encode(), digest_size=KEY_BYTES).digest()

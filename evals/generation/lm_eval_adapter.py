@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from evals.generation.tasks import Style
 from unified_lm.inference.decoding import Likelihood
-from unified_lm.inference.generate import Generated, Generator
-from unified_lm.prompts.conversation import turns_ids, written
+from unified_lm.inference.generate import Generated, TextGenerator
+from unified_lm.prompts.conversation import conversation_tokens, render_conversation
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class LiveLM(TemplateLM):
     (`prompts_cut` of `prompts`). `first_ids` holds the first four ids of the first request of each kind.
     """
 
-    def __init__(self, generator: Generator, *, style: Style) -> None:
+    def __init__(self, generator: TextGenerator, *, style: Style) -> None:
         super().__init__()
         self.generator = generator
         self.style = style
@@ -89,8 +89,8 @@ class LiveLM(TemplateLM):
             form = self.generator.format
             filled = all(message["content"] for message in chat_history)  # no row has an empty turn
             if add_generation_prompt and filled:
-                opened = turns_ids(form, chat_history), form.template.answer.partition("{text}")[0]
-            text = written(
+                opened = conversation_tokens(form, chat_history), form.template.answer.partition("{text}")[0]
+            text = render_conversation(
                 form.template,
                 chat_history,
                 eos=self.tokenizer.eos_token,
@@ -181,7 +181,7 @@ class LiveLM(TemplateLM):
         if bos is not None and (prompt[:1] != [bos] or prompt[1:2] == [bos]):
             raise ValueError(f"a {kind} request begins with the ids {prompt[:4]} instead of exactly one BOS ({bos})")
         self.prompts += 1
-        self.prompts_cut += bool(self.generator.overflow(len(prompt), answer))
+        self.prompts_cut += bool(self.generator.count_overflow(len(prompt), answer))
 
 
 def parse_generation_settings(settings: Mapping[str, Any]) -> tuple[int, tuple[str, ...], float]:

@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from unified_lm.data.packaged.source import DocumentedObject, held_out_objects
-from unified_lm.files import digest
+from unified_lm.files import strings_digest
 
 LONGEST_SIGNATURE = 100  # characters
 LONGEST_DESCRIPTION = 30  # words
@@ -177,7 +177,7 @@ def require_rows(rows: list[Document], wanted: int, what: str) -> list[Document]
 
 def packaged_revision(rows: Sequence[Document]) -> str:
     """The revision of data that no hub knows: the digest of its text."""
-    return f"packaged:{digest(json.dumps(rows, sort_keys=True))}"
+    return f"packaged:{strings_digest(json.dumps(rows, sort_keys=True))}"
 
 
 def in_memory_dataset(**splits: Sequence[Document]) -> Callable[..., DatasetDict]:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from unified_lm.inference.embedder import Side
-from unified_lm.names import closest
+from unified_lm.names import closest_names
 
 TABLES_FOLDER = Path(__file__).parent
 QUERY_INSTRUCTION = "{instruction}"
@@ -39,7 +39,7 @@ class Instructions:
     def instruction_for(self, task: str, side: Side) -> str:
         """Raises ValueError for a task that the table does not know."""
         if task not in self.tasks:
-            near = closest(task, self.tasks)
+            near = closest_names(task, self.tasks)
             raise ValueError(
                 f"the instructions {self.name!r} do not know the task {task!r}"
                 + (f" (nearest: {near[0]!r})" if near else "")

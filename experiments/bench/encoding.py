@@ -14,8 +14,8 @@ import torch
 
 from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
-from unified_lm.flops import linears
-from unified_lm.inference.embedding_store import Store
+from unified_lm.flops import linear_layers
+from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def shared(encoder: Encoder, texts: list[str], repeats: int) -> Line:
     """An instruction's keys and values computed once, against with every query."""
     ours, plain = (
         partial(which.encode, texts, side="query", instruction=INSTRUCTION)
-        for which in (encoder, replace(encoder, sharing=False))
+        for which in (encoder, replace(encoder, share_prefix=False))
     )
     apart = float(abs(ours() - plain()).max())
     if not apart <= 1e-5:
@@ -82,15 +82,15 @@ def shared(encoder: Encoder, texts: list[str], repeats: int) -> Line:
 
 
 def described(encoder: Encoder, texts: list[str], instruction: str = "") -> str:
-    lengths = np.array([len(sequence) for sequence in encoder.sequences(texts, "query", instruction)])
+    lengths = np.array([len(sequence) for sequence in encoder.build_sequences(texts, "query", instruction)])
     p50, p95 = np.percentile(lengths, [50, 95])
     return f"{len(texts)} texts, tokens: mean {lengths.mean():.0f}, p50 {p50:.0f}, p95 {p95:.0f}, max {lengths.max()}"
 
 
 def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
     """The share of the time that the linear layers' products alone need, on as many rows: 1 is the limit."""
-    tokens = sum(map(len, encoder.sequences(texts, "document")))
-    layers = [layer.weight.detach() for layer in linears(encoder.model)]
+    tokens = sum(map(len, encoder.build_sequences(texts, "document")))
+    layers = [layer.weight.detach() for layer in linear_layers(encoder.model)]
     inputs = {width: torch.randn(BUDGET, width) for width in {weight.shape[1] for weight in layers}}
 
     def products() -> None:
@@ -111,7 +111,7 @@ def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
 def second(encoder: Encoder, texts: list[str], repeats: int) -> Line:
     """Scoring the same corpus again, from the store."""
     with tempfile.TemporaryDirectory(prefix="bench_store_") as folder:
-        kept = replace(encoder, store=Store(folder=Path(folder)))
+        kept = replace(encoder, store=EmbeddingStore(folder=Path(folder)))
         first = kept.encode(texts, side="document")
         same = bool((kept.encode(texts, side="document") == first).all())
         if not same:

@@ -42,7 +42,7 @@ class Material:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        return read_tokenizer(SmolLM2(dtype="float32").folder())
+        return read_tokenizer(SmolLM2(dtype="float32").converted_folder())
 
     @cached_property
     def decoder(self) -> LlamaForCausalLM:
@@ -79,7 +79,7 @@ class Material:
         )
 
     def encoder(self, model: UnifiedLM, budget: int, **options: Any) -> Encoder:
-        return Encoder(model=model, form=self.form(), readout="mean", budget=budget, **options)
+        return Encoder(model=model, format=self.form(), readout="mean", budget=budget, **options)
 
     def peer(self) -> SentenceTransformer:
         """sentence-transformers over a copy of the decoder: mean pooling of the text, unit vectors, right padding.

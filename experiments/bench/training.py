@@ -144,9 +144,9 @@ def unified(material: Material, repeats: int) -> Line:
 def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[TrainingRow]) -> float:
     """The same objective as published code computes it: queries, answers and documents apart, padded, all logits."""
     model.zero_grad(set_to_none=True)
-    queries = form.queries([row.query for row in rows])
-    answered = form.answered([row.query for row in rows], [row.answer for row in rows])
-    documents = form.documents([row.positive for row in rows])
+    queries = form.query_sequences([row.query for row in rows])
+    answered = form.answer_sequences([row.query for row in rows], [row.answer for row in rows])
+    documents = form.document_sequences([row.positive for row in rows])
     device = model.device
     at = torch.arange(len(rows), device=device)
     asked, told, read = (padded(model, sequences) for sequences in (queries, answered, documents))
@@ -177,7 +177,7 @@ def padded(model: UnifiedLM, sequences: list[Sequence]) -> Tensor:
     for i, sequence in enumerate(sequences):
         tokens[i, : len(sequence)] = torch.tensor(sequence.tokens, device=model.device)
         mask[i, : len(sequence)] = 1
-    embeddings = model.embed(tokens.flatten()).unflatten(0, tokens.shape)
+    embeddings = model.embed_tokens(tokens.flatten()).unflatten(0, tokens.shape)
     model.backbone.set_attn_implementation("sdpa")
     out = model.backbone.base_model(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
     model.backbone.set_attn_implementation("unified")

@@ -10,7 +10,7 @@ from experiments.config.errors import UsageError, first_line
 from experiments.config.suggestions import suggest
 from experiments.config.targets import import_target, instantiate
 from unified_lm.attention import Plan
-from unified_lm.attention.kernels import choose
+from unified_lm.attention.kernels import choose_kernel
 from unified_lm.backbones import Backbone
 from unified_lm.methods.base import Method
 from unified_lm.prompts.template import Template
@@ -80,13 +80,13 @@ class Experiment:
                 f"autocast={self.autocast} is unknown; use bfloat16, float16 or null (the weights' own dtype)"
             )
         for name in (self.method.readout, *self.scoring.readouts):
-            readout = Readout.named(name)
+            readout = Readout.from_name(name)
             if readout.kind in ("slot", "slots") and readout.slot >= self.method.slots:
                 raise ValueError(
                     f"read-out {name} asks for a slot that is not there: method.slots={self.method.slots}; "
                     "use more slots, or a read-out such as last"
                 )
-        choose(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
+        choose_kernel(self.kernel, frozenset({self.attention.embed, self.attention.generate}), self.device)
         if self.is_decoder:
             self.check_instruction_placeholders()
         if not self.is_decoder and (self.trains or self.chained):

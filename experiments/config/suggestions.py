@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from unified_lm.names import closest
+from unified_lm.names import closest_names
 
 ABBREVIATIONS = {  # what the field writes -> our setting
     "lr": "optim.learning_rate",
@@ -28,7 +28,7 @@ ABBREVIATIONS = {  # what the field writes -> our setting
 
 def suggest(word: str, options: Iterable[str], *, cutoff: float = 0.6) -> str:
     """ " (did you mean X?)" with the option most like `word`; empty where no option is close."""
-    close = closest(word, [option for option in options if option != word], cutoff=cutoff)
+    close = closest_names(word, [option for option in options if option != word], cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -41,7 +41,7 @@ def suggest_setting(name: str, settings: Sequence[str]) -> str:
         if known:
             return f" (did you mean {known[0]}?)"
     section = {s.rpartition(".")[2]: s for s in settings if s.rpartition(".")[0] == prefix}
-    close = closest(leaf, [key for key in section if key != leaf])
+    close = closest_names(leaf, [key for key in section if key != leaf])
     return f" (did you mean {section[close[0]]}?)" if close else suggest(name, settings, cutoff=0.7)
 
 

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unified_lm.files import written_whole
+from unified_lm.files import write_atomically
 
 
 def write_text(path: Path, text: str) -> None:
-    with written_whole(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

@@ -11,13 +11,13 @@ from experiments.config.build import Experiment, from_config
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, runs_folder
 from experiments.runs.record import RunRecord, change_record, require_record
-from unified_lm.backbones import Loaded
-from unified_lm.inference.embedding_store import Store
+from unified_lm.backbones import LoadedBackbone
+from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import Generator
+from unified_lm.inference.generate import TextGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
-from unified_lm.trainable import merge
+from unified_lm.trainable import merge_adapters
 from unified_lm.training import checkpoint
 
 
@@ -119,12 +119,12 @@ def build_model(experiment: Experiment, start: BuiltModel | None = None) -> Buil
     return BuiltModel(model=model, form=form)
 
 
-def backbone_from_parent(start: BuiltModel) -> Loaded:
+def backbone_from_parent(start: BuiltModel) -> LoadedBackbone:
     """A parent's decoder as a backbone to start from, its adapters merged."""
-    model = merge(start.model) if hasattr(start.model.backbone, "peft_config") else start.model
+    model = merge_adapters(start.model) if hasattr(start.model.backbone, "peft_config") else start.model
     for parameter in model.parameters():
         parameter.requires_grad_(True)
-    return Loaded(model=model.backbone, tokenizer=start.form.tokenizer)
+    return LoadedBackbone(model=model.backbone, tokenizer=start.form.tokenizer)
 
 
 def open_run(folder: Path) -> OpenRun:
@@ -167,16 +167,16 @@ def build_subject(experiment: Experiment, made: BuiltModel | None, digest: str, 
     method = experiment.method
     embedder = Encoder(
         model=made.model,
-        form=made.form,
+        format=made.form,
         readout=method.readout,
         weights={"digest": digest, "step": step},
         similarity=method.similarity,
         compiled=experiment.runtime.compile,
-        store=Store.asked_for(),
+        store=EmbeddingStore.from_environment(),
     )
     generator = None
     if experiment.attention.generate != "bidirectional":
-        generator = Generator(
+        generator = TextGenerator(
             made.model,
             made.form,
             weights=f"{digest}@{step}",

@@ -11,7 +11,7 @@ import torch
 
 from experiments.config.build import build_dataclass, instantiate_node
 from unified_lm.backbones.shapes import decoder_config
-from unified_lm.backbones.tiny import tiny_tokenizer
+from unified_lm.backbones.tiny import train_tiny_tokenizer
 from unified_lm.flops import PEAKS
 from unified_lm.memory import LayerCost, Memory, TrainingPlan, measure_layer, training_memory
 from unified_lm.training.fsdp import Launch
@@ -223,7 +223,7 @@ def layer_cost(config: Mapping[str, Any], shape: Any, dtype: str, checkpointing:
         trainable = None
     return measure_layer(
         shape,
-        tiny_tokenizer(512),
+        train_tiny_tokenizer(512),
         apply=freeze if trainable is None else trainable.apply,
         dtype=getattr(torch, dtype),
         autocast=None if config["autocast"] is None else getattr(torch, config["autocast"]),

@@ -131,7 +131,7 @@ def embedded(mirror: Path, tmp_path: Path) -> Scored:
         read: list[Mapping[str, Any]] = []
         embedder = Encoder(
             model=model,
-            form=form,
+            format=form,
             readout=setting.readout,
             similarity=setting.similarity,
             weights={"digest": weights_digest(model), "step": setting.step},

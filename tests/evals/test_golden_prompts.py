@@ -28,9 +28,9 @@ def model():
 
 def shown(model, name: str, readout: str, table: str, task: str, side: str, text: str) -> tuple[str, str]:
     """(all that is read, the part that is pooled), with the special tokens written as <s> and </s>."""
-    encoder = Encoder(model=model, form=form(model, CAUSAL, template(name)), readout=readout)
-    batch = collate(encoder.sequences([text], side, read_instructions(table).instruction_for(task, side)))
-    start, stop = Readout.named(readout).span(batch.sequences[0])
+    encoder = Encoder(model=model, format=form(model, CAUSAL, template(name)), readout=readout)
+    batch = collate(encoder.build_sequences([text], side, read_instructions(table).instruction_for(task, side)))
+    start, stop = Readout.from_name(readout).token_range(batch.sequences[0])
     tokens, tokenizer = batch.tokens.tolist(), model.tokenizer
     assert tokens[0] == tokenizer.bos_token_id and tokenizer.bos_token_id not in tokens[1:]
     whole, pooled = tokenizer.decode(tokens), tokenizer.decode(tokens[start:stop])

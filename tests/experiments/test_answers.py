@@ -57,7 +57,7 @@ def test_the_backbone_answers_as_it_would_if_it_were_asked_and_a_run_trains_on_w
     form = generator.format
     query = next(iter(found))
     ids = form.tokenizer.encode(f"<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n")
-    (asked,) = generator.generate([form.with_bos(ids)], 8)
+    (asked,) = generator.generate([form.prepend_bos(ids)], 8)
     assert asked.text == found[query]
 
     path = f"data.streams.generative.sources.answers.path={folder / 'rows.jsonl'}"

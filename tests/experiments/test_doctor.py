@@ -36,7 +36,7 @@ def test_every_kernel_of_this_machine_is_executed_and_agrees_with_the_oracle():
 
 def test_a_kernel_that_is_wrong_is_found(monkeypatch):
     def forgetful(q, k, v, layout, *, scale):
-        return kernels.sdpa(q, k, v, layout, scale=2.0)
+        return kernels.sdpa_kernel(q, k, v, layout, scale=2.0)
 
     broken = dataclasses.replace(kernels.KERNELS["sdpa"], run=forgetful)
     monkeypatch.setitem(kernels.KERNELS, "sdpa", broken)

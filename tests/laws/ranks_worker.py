@@ -162,7 +162,7 @@ class ForwardTwice(Generative):
     """A method whose `read` runs the decoder again without a `second_forward`."""
 
     def read(self, states, batch, model, *, tokens):
-        return super().read(states + model.states(batch), batch, model, tokens=tokens)
+        return super().read(states + model.hidden_states(batch), batch, model, tokens=tokens)
 
 
 def undeclared_second_forward(out: Path) -> None:

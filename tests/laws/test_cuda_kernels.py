@@ -32,14 +32,14 @@ def batch_of(model, mode, shared=0):
     first = tuple(torch.randint(9, 500, (shared,), generator=draw).tolist())
     texts = [tuple(torch.randint(9, 500, (n,), generator=draw).tolist()) for n in (17, 5, 9, 30)]
     prefix = {"prefix": 4}.get(mode, 0)
-    return collate([Sequence(tokens=first + t, mode=mode, prefix=prefix) for t in texts], shared=shared).to(
+    return collate([Sequence(tokens=first + t, mode=mode, prefix=prefix) for t in texts], prefix_length=shared).to(
         model.device
     )
 
 
 def states_and_gradient(model, batch):
     model.zero_grad(set_to_none=True)
-    out = model.states(batch)
+    out = model.hidden_states(batch)
     target = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.device)
     (out.float() * target).sum().backward()
     return out.detach().float(), gradient(model).float()
@@ -78,9 +78,9 @@ def test_adapters_checkpointing_and_a_shared_prefix_run_through_every_kernel(nam
     model = unified("qwen3", dtype=weights, autocast=autocast, kernel=kernel)
     with torch.no_grad():
         batch = batch_of(model, "causal", shared=8)
-        states = model.states(batch)
+        states = model.hidden_states(batch)
         model.kernel = "dense"
-        wanted = model.states(batch)
+        wanted = model.hidden_states(batch)
     assert (states - wanted).abs().max() <= STATES * wanted.abs().max()
     Lora(r=4, alpha=8, dropout=0.0, targets=("attention", "ffn")).apply(model)
     for part, value in model.named_parameters():
@@ -109,7 +109,7 @@ def test_every_method_trains_through_every_kernel_that_can_express_its_attention
 
     if any(
         bound.mode == "bottleneck"
-        for bound in pack(METHODS[method].sequences(mixed_rows(), form(model)), 10**6)[0].layout.bounds
+        for bound in pack(METHODS[method].sequences(mixed_rows(), form(model)), 10**6)[0].layout.segments
     ):
         with pytest.raises(ValueError, match="bottleneck"):
             gradient_of(kernel)
@@ -126,6 +126,6 @@ def test_vectors_of_every_kernel_are_the_oracles(name, monkeypatch):
         vectors = {}
         for used in (kernel, "dense"):
             model.kernel = used
-            encoder = Encoder(model=model, form=form(model), readout="slot_0" if slots else "mean", budget=64)
+            encoder = Encoder(model=model, format=form(model), readout="slot_0" if slots else "mean", budget=64)
             vectors[used] = torch.as_tensor(encoder.encode(texts, side="query"))
         assert torch.nn.functional.cosine_similarity(vectors[kernel], vectors["dense"]).min() >= 0.999

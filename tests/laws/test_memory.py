@@ -25,11 +25,11 @@ class Small(UnifiedLM):
     bare: int
     forwards = 0
 
-    def states(self, batch):
+    def hidden_states(self, batch):
         self.forwards += 1
         if len(batch) > (self.room if torch.is_grad_enabled() else self.bare):
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().states(batch)
+        return super().hidden_states(batch)
 
 
 def small(room: int, bare: int, slots: int) -> UnifiedLM:

@@ -113,7 +113,7 @@ def test_the_token_loss_is_a_mean_over_the_global_count_of_labels():
     terms, _, _ = run(model, method, rows, 40)
     batch = collate(method.sequences(rows, form(model)))
     with torch.no_grad():
-        logits = model.logits(model.states(batch))
+        logits = model.logits(model.hidden_states(batch))
     assert terms["generative"] == pytest.approx(float(F.cross_entropy(logits, batch.labels, ignore_index=IGNORED)))
 
 
@@ -125,11 +125,11 @@ def test_contrastive_terms_equal_plain_info_nce_written_out():
 
     def vectors(sequences):
         with torch.no_grad():
-            found = [model.states(collate([s]))[slice(*s.spans["text"])].mean(0) for s in sequences]
+            found = [model.hidden_states(collate([s]))[slice(*s.spans["text"])].mean(0) for s in sequences]
         return F.normalize(torch.stack(found), dim=1)
 
-    q = vectors(maker.queries([r.query for r in rows], [r.instruction for r in rows]))
-    d = vectors(maker.documents([r.positive for r in rows] + [n for r in rows for n in r.negatives]))
+    q = vectors(maker.query_sequences([r.query for r in rows], [r.instruction for r in rows]))
+    d = vectors(maker.document_sequences([r.positive for r in rows] + [n for r in rows for n in r.negatives]))
     expected = F.cross_entropy(q @ d.T / 0.05, torch.arange(len(rows)))
     assert terms["contrastive"] == pytest.approx(float(expected), rel=1e-9)
 
@@ -140,7 +140,7 @@ def test_a_repeated_document_is_no_negative():
     rows.append(replace(rows[0], query="another question with the same document"))
     batch = collate(method.sequences(rows, form(model)))
     with torch.no_grad():
-        vectors = method.read(model.states(batch), batch, model, tokens=False).vectors
+        vectors = method.read(model.hidden_states(batch), batch, model, tokens=False).vectors
     queries, documents = (F.normalize(vectors[name].values, dim=1) for name in ("query", "document"))
     losses = []
     for i, row in enumerate(rows):
@@ -158,7 +158,7 @@ def test_in_no_method_does_a_query_see_the_other_copy_of_its_document(name):
     model = fitting(method, double=True)
     batch = collate(method.sequences(rows, form(model)))
     with torch.no_grad():
-        vectors = method.read(model.states(batch), batch, model, tokens=False).vectors
+        vectors = method.read(model.hidden_states(batch), batch, model, tokens=False).vectors
 
     def slope_of_first_query(changed: int | None) -> torch.Tensor:
         values, documents = vectors["query"].values.clone().requires_grad_(), vectors["document"].values.clone()
@@ -204,8 +204,8 @@ def test_the_stop_gradient_stops_and_its_absence_does_not():
         method = ulme(2, stop_gradient=stop, **only)
         rows = mixed_rows()
         batch = collate(method.sequences(rows, form(model)))
-        embeddings = model.embed(batch.tokens).detach().requires_grad_()
-        states = model.hidden(embeddings, batch.positions, batch.layout)
+        embeddings = model.embed_tokens(batch.tokens).detach().requires_grad_()
+        states = model.run_decoder(embeddings, batch.positions, batch.layout)
         reading = method.read(states, batch, model, tokens=False)
         method.objective(reading.vectors)["predictive"].backward()
         holders = [i for i, sequence in enumerate(batch.sequences) if "answer" in sequence.spans]

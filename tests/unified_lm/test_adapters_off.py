@@ -5,7 +5,7 @@ import torch
 
 from tests.models import CAUSAL, form, unified
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import Generator
+from unified_lm.inference.generate import TextGenerator
 from unified_lm.trainable import Lora
 
 PROMPTS = ["A query asks a question", "Sort the list, return the first element and", "Translate"]
@@ -22,7 +22,7 @@ def adapted():
 
 
 def written(model, **options):
-    generator = Generator(model, form(model, CAUSAL), weights="w", **options)
+    generator = TextGenerator(model, form(model, CAUSAL), weights="w", **options)
     ids = [generator.tokenizer.encode(text) for text in PROMPTS]
     pairs = [(prompt, prompt[::-1]) for prompt in ids]
     return generator.logprobs(pairs), [answer.text for answer in generator.generate(ids, 12)]
@@ -36,16 +36,18 @@ def test_likelihoods_and_answers_are_those_of_the_base_to_the_last_bit():
 
 def test_vectors_are_those_of_the_adapters_before_and_after_it_generates():
     base, model = unified(), adapted()
-    tuned, plain = (Encoder(model=m, form=form(m), readout="mean").encode(PROMPTS, side="query") for m in (model, base))
+    tuned, plain = (
+        Encoder(model=m, format=form(m), readout="mean").encode(PROMPTS, side="query") for m in (model, base)
+    )
     written(model, without_adapters=True)
-    after = Encoder(model=model, form=form(model), readout="mean").encode(PROMPTS, side="query")
+    after = Encoder(model=model, format=form(model), readout="mean").encode(PROMPTS, side="query")
     assert abs(tuned - plain).max() > 1e-3
     assert (after == tuned).all()
 
 
 def test_the_identity_of_a_generator_tells_whether_adapters_were_on():
     model = adapted()
-    on, off = (Generator(model, form(model), weights="w", without_adapters=off).identity for off in (False, True))
+    on, off = (TextGenerator(model, form(model), weights="w", without_adapters=off).identity for off in (False, True))
     assert on != off
 
 
@@ -53,6 +55,6 @@ def test_adapters_come_back_and_keep_learning_also_after_an_error():
     model = adapted()
     learnt = [p.requires_grad for p in model.parameters()]
     with pytest.raises(ValueError, match="empty prompt"):
-        Generator(model, form(model), weights="w", without_adapters=True).generate([[]], 3)
+        TextGenerator(model, form(model), weights="w", without_adapters=True).generate([[]], 3)
     written(model, without_adapters=True)
     assert [p.requires_grad for p in model.parameters()] == learnt

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.models import ARCHITECTURES, unified
-from unified_lm.attention import Bound, Layout, Plan
-from unified_lm.attention.kernels import KERNELS, choose
-from unified_lm.attention.varlen import plan
+from unified_lm.attention import Layout, Plan, Segment
+from unified_lm.attention.kernels import KERNELS, choose_kernel
+from unified_lm.attention.varlen import plan_calls
 from unified_lm.packing import Sequence, collate
 
 MODES = ("causal", "bidirectional", "prefix")
@@ -30,7 +30,7 @@ def sequences(mode: str, lengths=(9, 1, 14, 14, 5), seed=0) -> list[Sequence]:
 
 def states(model, *given: Sequence) -> torch.Tensor:
     with torch.no_grad():
-        return model.states(collate(given))
+        return model.hidden_states(collate(given))
 
 
 def close(a: torch.Tensor, b: torch.Tensor, relative=1e-5) -> bool:
@@ -98,7 +98,7 @@ def test_gradients_of_a_pack_equal_those_of_the_oracle_with_and_without_activati
         if checkpointing:
             model.backbone.activation_checkpointing_enable()
             model.train()
-        first, second = model.states(collate(mixed)), model.states(collate(mixed[::-1]))
+        first, second = model.hidden_states(collate(mixed)), model.hidden_states(collate(mixed[::-1]))
         (first.square().mean() + second.abs().mean()).backward()
         found.append(torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]))
     for other in found[1:]:
@@ -168,11 +168,11 @@ def test_a_bottleneck_in_a_pack_equals_alone_equals_the_oracle_and_other_kernels
     assert close(packed, states(oracle, *mixed))
     assert close(packed, torch.cat([states(model, s) for s in mixed]))
     with pytest.raises(ValueError, match="use kernel=sdpa"):
-        plan(collate(mixed).layout)
+        plan_calls(collate(mixed).layout)
     with pytest.raises(ValueError, match="cannot express bottleneck attention"):
-        choose("flex", frozenset({"bottleneck"}), "cuda")
+        choose_kernel("flex", frozenset({"bottleneck"}), "cuda")
     with pytest.raises(ValueError, match="use attention=causal"):
-        Bound(start=0, stop=4, mode="bottleneck", prefix=3, slots=2)
+        Segment(start=0, stop=4, mode="bottleneck", prefix=3, slots=2)
     with pytest.raises(ValueError, match="use causal or prefix"):
         Plan(embed="bottleneck", generate="bottleneck")
 
@@ -181,12 +181,12 @@ def test_unknown_modes_kernels_and_prefixes_are_refused_by_name():
     with pytest.raises(ValueError, match="use one of causal, bidirectional, prefix"):
         Plan(embed="sideways", generate="causal")
     with pytest.raises(ValueError, match="prefix of 9 tokens"):
-        Bound(start=0, stop=4, mode="prefix", prefix=9)
+        Segment(start=0, stop=4, mode="prefix", prefix=9)
     with pytest.raises(ValueError, match="use auto or one of"):
-        choose("flsh", frozenset({"causal"}), "cpu")
-    assert choose("auto", frozenset(MODES), "cpu").name == "sdpa"
+        choose_kernel("flsh", frozenset({"causal"}), "cpu")
+    assert choose_kernel("auto", frozenset(MODES), "cpu").name == "sdpa"
 
 
 def test_a_layout_names_each_boundary_once():
-    layout = Layout.of([Bound(start=0, stop=3), Bound(start=3, stop=10)])
+    layout = Layout.from_segments([Segment(start=0, stop=3), Segment(start=3, stop=10)])
     assert layout.cu_seqlens.tolist() == [0, 3, 10] and layout.longest == 7

@@ -9,14 +9,14 @@ import pytest
 import torch
 import yaml
 
-from unified_lm.backbones import Backbone, Hub, Loaded, Tiny
+from unified_lm.backbones import Backbone, Hub, LoadedBackbone, Tiny
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gemma3")
 TEXTS = ("", "Plain words.", "naïve 日本 🙂\n\ttabs  and   spaces ", "x=12345; y[0] -= 6.78e-9")
 
 
-def logits(loaded: Loaded, tokens: list[int]) -> torch.Tensor:
+def logits(loaded: LoadedBackbone, tokens: list[int]) -> torch.Tensor:
     with torch.no_grad():
         return loaded.model(torch.tensor([tokens])).logits[0]
 

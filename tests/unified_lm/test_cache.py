@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_lm.files import cache_dir, digest, file_digest, folder_digest, made_once, written_whole
+from unified_lm.files import cache_dir, create_once, file_digest, folder_digest, strings_digest, write_atomically
 
 
 @pytest.fixture(autouse=True)
@@ -21,14 +21,14 @@ def test_asking_for_the_cache_directory_creates_nothing() -> None:
 
 
 def test_a_digest_tells_where_one_part_ends() -> None:
-    assert digest("ab", "c") != digest("a", "bc")
+    assert strings_digest("ab", "c") != strings_digest("a", "bc")
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "file"
-    with written_whole(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_text("old")
-    with pytest.raises(RuntimeError), written_whole(path) as partial:
+    with pytest.raises(RuntimeError), write_atomically(path) as partial:
         partial.write_text("half of the n")
         raise RuntimeError
     assert path.read_text() == "old"
@@ -58,8 +58,8 @@ def test_a_file_that_could_not_be_made_is_made_by_the_next_who_asks(tmp_path: Pa
         partial.write_text("whole")
 
     with pytest.raises(ValueError):
-        made_once(tmp_path / "made", fail)
-    assert made_once(tmp_path / "made", succeed).read_text() == "whole"
+        create_once(tmp_path / "made", fail)
+    assert create_once(tmp_path / "made", succeed).read_text() == "whole"
 
 
 def test_a_new_files_digest_follows_its_content_even_when_size_and_time_stamp_stay(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from tests.models import PLANS, form, unified
 from unified_lm.inference import embedding_store as store
 from unified_lm.inference import encode
-from unified_lm.inference.embedding_store import Store, key, weights_digest
+from unified_lm.inference.embedding_store import EmbeddingStore, vector_key, weights_digest
 from unified_lm.inference.encode import Encoder
 from unified_lm.packing import Sequence
 
@@ -24,7 +24,7 @@ TEXTS = ["a", "some text", "a somewhat longer text about numbers", "one, two, th
 def encoder(slots=0, plan="causal", readout="mean", budget=2048, similarity="cosine", **options) -> Encoder:
     model = unified(slots=slots, **options)
     maker = form(model, PLANS[plan])
-    return Encoder(model=model, form=maker, readout=readout, budget=budget, similarity=similarity)
+    return Encoder(model=model, format=maker, readout=readout, budget=budget, similarity=similarity)
 
 
 @pytest.mark.parametrize("plan", ["causal", "bidirectional", "prefix"])
@@ -62,8 +62,8 @@ def test_every_leaf_of_the_identity_is_in_it():
         encoder(readout="last"),
         encoder(similarity="dot"),
         encoder(autocast=torch.bfloat16),
-        Encoder(model=base.model, form=form(base.model, query_length=7), readout="mean"),
-        Encoder(model=base.model, form=base.form, readout="mean", weights={"digest": "1"}),
+        Encoder(model=base.model, format=form(base.model, query_length=7), readout="mean"),
+        Encoder(model=base.model, format=base.format, readout="mean", weights={"digest": "1"}),
     ]
     identities = [str(e.identity) for e in (base, *others)]
     assert len(set(identities)) == len(identities)
@@ -94,27 +94,29 @@ def counted(made: Encoder, **changes) -> tuple[Encoder, list[dict]]:
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 30])
 def test_several_devices_and_windows_give_the_vectors_of_one_in_order(count, monkeypatch):
-    monkeypatch.setattr(encode, "WINDOW", 8)
+    monkeypatch.setattr(encode, "TEXTS_PER_WINDOW", 8)
     texts = [f"text {i} " * (1 + i % 5) for i in range(count)]
     made, counters = counted(encoder(budget=30), replicas=(unified(), unified()))
     np.testing.assert_allclose(made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6)
-    assert counters[0]["tokens"] == sum(map(len, made.sequences(texts, "query"))) and counters[0]["texts"] == count
+    assert (
+        counters[0]["tokens"] == sum(map(len, made.build_sequences(texts, "query"))) and counters[0]["texts"] == count
+    )
 
 
 def test_an_error_in_the_background_reaches_the_caller_and_ends_its_thread():
     made = encoder()
     with pytest.raises(ValueError, match="no room for the text"):
-        replace(made, form=form(made.model, query_length=1)).encode(TEXTS, side="query", instruction="long")
+        replace(made, format=form(made.model, query_length=1)).encode(TEXTS, side="query", instruction="long")
     assert made.encode(TEXTS, side="query").shape == (len(TEXTS), made.model.width)
 
 
 def test_a_second_encoding_reads_every_vector_from_the_store_and_new_texts_are_added(tmp_path):
-    made, counters = counted(encoder(), store=Store(folder=tmp_path))
+    made, counters = counted(encoder(), store=EmbeddingStore(folder=tmp_path))
     first = made.encode(TEXTS, side="document")
     again = made.encode([*TEXTS[::-1], "new"], side="document")
     np.testing.assert_array_equal(again[:-1][::-1], first)
     assert [c["packs"] for c in counters] == [1, 1]
-    assert counters[1]["tokens"] == len(made.sequences(["new"], "document")[0])
+    assert counters[1]["tokens"] == len(made.build_sequences(["new"], "document")[0])
     np.testing.assert_allclose(again, encoder().encode([*TEXTS[::-1], "new"], side="document"), atol=1e-6)
 
 
@@ -125,16 +127,16 @@ def test_the_store_gives_no_vector_of_other_weights_modes_readouts_dtypes_sides_
     with torch.no_grad():
         nudged.backbone.model.layers[0].mlp.up_proj.weight[3, 5] += 1e-3
     variants = {
-        "weights": Encoder(model=other, form=form(other), readout="last"),
-        "one weight": Encoder(model=nudged, form=form(nudged), readout="last"),
+        "weights": Encoder(model=other, format=form(other), readout="last"),
+        "one weight": Encoder(model=nudged, format=form(nudged), readout="last"),
         "mode": encoder(plan="bidirectional", readout="last"),
         "readout": encoder(readout="mean"),
         "similarity": encoder(readout="last", similarity="dot"),
         "dtype": encoder(readout="last", autocast=torch.bfloat16),
-        "length": Encoder(model=base.model, form=form(base.model, query_length=9), readout="last"),
+        "length": Encoder(model=base.model, format=form(base.model, query_length=9), readout="last"),
         "slots": encoder(1, readout="last"),
     }
-    kept = Store(folder=tmp_path)
+    kept = EmbeddingStore(folder=tmp_path)
     replace(base, store=kept).encode(TEXTS, side="query")
     for name, variant in variants.items():
         made, _ = counted(variant, store=kept)
@@ -145,8 +147,8 @@ def test_the_store_gives_no_vector_of_other_weights_modes_readouts_dtypes_sides_
         found = replace(base, store=kept).encode(TEXTS, side=side, instruction=instruction)
         np.testing.assert_allclose(found, base.encode(TEXTS, side=side, instruction=instruction), atol=1e-6)
     one = Sequence(tokens=(5, 6, 7), spans={"text": (1, 3)})
-    keys = {key(s) for s in (one, replace(one, spans={"text": (2, 3)}), replace(one, mode="bidirectional"))}
-    assert len(keys) == 3 and key(replace(one, row=4)) == key(one)
+    keys = {vector_key(s) for s in (one, replace(one, spans={"text": (2, 3)}), replace(one, mode="bidirectional"))}
+    assert len(keys) == 3 and vector_key(replace(one, row=4)) == vector_key(one)
 
 
 def test_a_trusting_store_goes_by_the_name_of_the_weights_and_any_other_by_their_bits(tmp_path, monkeypatch):
@@ -154,21 +156,26 @@ def test_a_trusting_store_goes_by_the_name_of_the_weights_and_any_other_by_their
     named = {name: replace(made, weights={"digest": name}) for name in ("a", "b")}
     with monkeypatch.context() as patch:
         patch.setattr(encode, "weights_digest", lambda model: pytest.fail("the weights were read"))
-        spaces = {str(replace(one, store=Store(folder=tmp_path, trusting=True)).space) for one in named.values()}
+        spaces = {
+            str(replace(one, store=EmbeddingStore(folder=tmp_path, trust_weights=True)).vector_identity)
+            for one in named.values()
+        }
     assert len(spaces) == 2
-    assert len({str(replace(one, store=Store(folder=tmp_path)).space) for one in named.values()}) == 1
+    assert (
+        len({str(replace(one, store=EmbeddingStore(folder=tmp_path)).vector_identity) for one in named.values()}) == 1
+    )
 
 
 def test_vectors_that_wait_are_written_after_a_while_and_only_finite_ones(tmp_path, monkeypatch):
-    space = Store(folder=tmp_path).space({"a": 1})
-    keys = [key(Sequence(tokens=(i + 1,))) for i in range(6)]
+    space = EmbeddingStore(folder=tmp_path).open_space({"a": 1})
+    keys = [vector_key(Sequence(tokens=(i + 1,))) for i in range(6)]
     vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
     vectors[3, 1] = np.inf
     for seconds, shards in ((1e9, 1), (0.0, 3)):
-        monkeypatch.setattr(store, "SECONDS", seconds)
-        with space.writer() as writer:
+        monkeypatch.setattr(store, "MAX_WAIT_SECONDS", seconds)
+        with space.open_writer() as writer:
             for i in range(0, 6, 2):
-                writer.put(keys[i : i + 2], vectors[i : i + 2])
+                writer.add(keys[i : i + 2], vectors[i : i + 2])
         found = list(tmp_path.glob("*/*.keys.npy"))
         assert len(found) == shards and sum(len(np.load(path)) for path in found) == 5
         for path in found:
@@ -213,23 +220,23 @@ replace(encoder(budget=30), store=store.Store(folder=Path({str(tmp_path)!r}))).e
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     texts = [f"text {i} of many" for i in range(40)]
-    made, counters = counted(encoder(), store=Store(folder=tmp_path))
+    made, counters = counted(encoder(), store=EmbeddingStore(folder=tmp_path))
     np.testing.assert_allclose(made.encode(texts, side="query"), encoder().encode(texts, side="query"), atol=1e-6)
-    whole = sum(map(len, made.sequences(texts, "query")))
+    whole = sum(map(len, made.build_sequences(texts, "query")))
     assert 0 < counters[0]["tokens"] < whole
     assert len(list(tmp_path.glob("*/space.json"))) == 1
 
 
 def test_many_shards_are_searched_and_the_vectors_are_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "SHARD", 3)
-    space = Store(folder=tmp_path).space({"a": 1})
-    keys = [key(Sequence(tokens=(i + 1,))) for i in range(20)]
+    monkeypatch.setattr(store, "SHARD_VECTORS", 3)
+    space = EmbeddingStore(folder=tmp_path).open_space({"a": 1})
+    keys = [vector_key(Sequence(tokens=(i + 1,))) for i in range(20)]
     vectors = np.arange(40, dtype=np.float32).reshape(20, 2)
-    with space.writer() as writer:
+    with space.open_writer() as writer:
         for i in range(0, 20, 2):
-            writer.put(keys[i : i + 2], vectors[i : i + 2])
-    opened = Store(folder=tmp_path).space({"a": 1})
+            writer.add(keys[i : i + 2], vectors[i : i + 2])
+    opened = EmbeddingStore(folder=tmp_path).open_space({"a": 1})
     assert len(opened.shards) == 5 and isinstance(opened.shards[0].vectors, np.memmap)
-    numbers, found = opened.get([keys[7], key(Sequence(tokens=(99,))), keys[3], keys[7]])
+    numbers, found = opened.look_up([keys[7], vector_key(Sequence(tokens=(99,))), keys[3], keys[7]])
     assert dict(zip(numbers.tolist(), found.tolist(), strict=True)) == {0: [14, 15], 2: [6, 7], 3: [14, 15]}
-    assert Store(folder=tmp_path).space({"a": 2}).get(keys)[0].size == 0
+    assert EmbeddingStore(folder=tmp_path).open_space({"a": 2}).look_up(keys)[0].size == 0

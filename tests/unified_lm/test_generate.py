@@ -7,10 +7,10 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from unified_lm.attention.modes import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.inference.decoding import next_token_logits
-from unified_lm.inference.generate import WORTH_SHARING, Generator
+from unified_lm.inference.generate import MIN_SAVED_TOKENS, TextGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
-from unified_lm.prompts.conversation import answer_header, written
+from unified_lm.prompts.conversation import answer_header, render_conversation
 from unified_lm.prompts.template import Format, Template
 
 DECODERS = {
@@ -31,29 +31,29 @@ CHATML = Template(
 )
 
 
-def generator_of(backbone: Tiny = DECODERS["llama"], **options) -> Generator:
+def generator_of(backbone: Tiny = DECODERS["llama"], **options) -> TextGenerator:
     loaded = backbone.load()
-    return Generator(UnifiedLM(loaded.model, loaded.tokenizer), weights=backbone.fingerprint(), **options)
+    return TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer), weights=backbone.fingerprint(), **options)
 
 
-def slotted(mode: str, slots: int = 3, **options) -> Generator:
+def slotted(mode: str, slots: int = 3, **options) -> TextGenerator:
     loaded = DECODERS["llama"].load()
     model = UnifiedLM(loaded.model, loaded.tokenizer, slots=slots)
     rows = Format(template=CHATML, tokenizer=loaded.tokenizer, plan=Plan(embed=mode, generate=mode), slots=slots)
-    return Generator(model, rows, weights="tiny", with_slots=True, **options)
+    return TextGenerator(model, rows, weights="tiny", with_slots=True, **options)
 
 
-def ids_of(generator: Generator, texts: list[str] = PROMPTS) -> list[list[int]]:
+def ids_of(generator: TextGenerator, texts: list[str] = PROMPTS) -> list[list[int]]:
     return [generator.tokenizer.encode(text) for text in texts]
 
 
-def most_likely(generator: Generator, prompt: list[int]) -> int:
+def most_likely(generator: TextGenerator, prompt: list[int]) -> int:
     chances = generator.logprobs([(prompt, [i]) for i in range(512)])
     return next(i for i, (_, is_greedy) in enumerate(chances) if is_greedy)
 
 
 @pytest.fixture(scope="module")
-def generator() -> Generator:
+def generator() -> TextGenerator:
     return generator_of()
 
 
@@ -66,7 +66,7 @@ def test_alone_and_in_a_batch_of_other_lengths_and_transformers_eager_write_the_
     assert together == alone
     eager = DECODERS[name].load().model
     eager.set_attn_implementation("eager")
-    ends = sorted(generator.end_ids())
+    ends = sorted(generator.find_end_ids())
     greedy = GenerationConfig(do_sample=False, max_new_tokens=12, eos_token_id=ends, pad_token_id=0)
     for prompt, answer in zip(prompts, together, strict=True):
         new = eager.generate(torch.tensor([prompt]), generation_config=greedy)[0, len(prompt) :]
@@ -78,7 +78,7 @@ def test_alone_and_in_a_batch_of_other_lengths_and_transformers_eager_write_the_
 def test_likelihoods_are_those_of_a_full_forward_of_transformers_eager(name: str) -> None:
     generator = generator_of(DECODERS[name])
     contexts = ids_of(generator, [*PROMPTS, LONG])
-    assert len(contexts[-1]) > WORTH_SHARING
+    assert len(contexts[-1]) > MIN_SAVED_TOKENS
     continuations = ids_of(generator, [" and", " the next token, one position", " the", " water, bread and light"])
     pairs = [(context, continuation) for context in contexts for continuation in continuations]
     pairs += [(contexts[0], generator.model.tokenizer.encode(" a text with a context of its own"))]
@@ -97,12 +97,12 @@ def test_with_absolute_positions_padding_moves_no_token() -> None:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=512, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.5)
     model = UnifiedLM(GPT2LMHeadModel(config), DECODERS["llama"].load().tokenizer)
-    generator = Generator(model, weights="absolute")
+    generator = TextGenerator(model, weights="absolute")
     prompts = ids_of(generator)
     assert generator.generate(prompts, 8) == [generator.generate([prompt], 8)[0] for prompt in prompts]
 
 
-def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generator: Generator) -> None:
+def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generator: TextGenerator) -> None:
     prompt = ids_of(generator)[0]
     own = generator.model.backbone.generate(
         torch.tensor([prompt]), generation_config=GenerationConfig(do_sample=False, max_new_tokens=5, pad_token_id=0)
@@ -111,7 +111,7 @@ def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generato
     assert [is_greedy for _, is_greedy in generator.logprobs([(prompt, own), (prompt, other)])] == [True, False]
 
 
-def test_adding_requests_changes_no_likelihood(generator: Generator) -> None:
+def test_adding_requests_changes_no_likelihood(generator: TextGenerator) -> None:
     other, *contexts = ids_of(generator, [PROMPTS[2], PROMPTS[0], LONG])
     first, second = ids_of(generator, [" the capital of France", " ten"])
     for context in contexts:
@@ -120,8 +120,8 @@ def test_adding_requests_changes_no_likelihood(generator: Generator) -> None:
         assert generator.logprobs(many)[2].logprob == pytest.approx(generator.logprobs(few)[0].logprob, abs=1e-5)
 
 
-def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: Generator) -> None:
-    small = Generator(generator.model, weights="tiny", batch_tokens=20)
+def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: TextGenerator) -> None:
+    small = TextGenerator(generator.model, weights="tiny", batch_tokens=20)
     prompts = ids_of(generator)
     pairs = [(context, end[:4]) for context in ids_of(generator, [PROMPTS[0], LONG]) for end in prompts]
     assert small.generate(prompts, 8) == generator.generate(prompts, 8)
@@ -129,7 +129,7 @@ def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: Gener
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(generator: Generator) -> None:
+def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(generator: TextGenerator) -> None:
     prompt = ids_of(generator)[0]
     cut = generator.generate([prompt], 1)[0]
     assert (cut.tokens, cut.truncated, cut.empty) == (1, True, False)
@@ -139,7 +139,7 @@ def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(ge
     assert (whole.text, whole.tokens, whole.truncated, whole.empty) == ("", 1, False, True)
 
 
-def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(generator: Generator) -> None:
+def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(generator: TextGenerator) -> None:
     prompt = ids_of(generator)[0]
     free = generator.generate([prompt], 16)[0]
     assert free.truncated and free.tokens == 16
@@ -151,7 +151,7 @@ def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(ge
         assert cut.tokens <= free.tokens
 
 
-def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: Generator) -> None:
+def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: TextGenerator) -> None:
     prompts = ids_of(generator)
     free = generator.generate(prompts, 12)
     stop = free[1].text[4:6]
@@ -160,7 +160,7 @@ def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: Generat
     assert [a.text for a in stopped] == [a.text.partition(stop)[0] for a in free]
 
 
-def test_greedy_answers_repeat_and_sampled_ones_depend_on_seed_and_place_only(generator: Generator) -> None:
+def test_greedy_answers_repeat_and_sampled_ones_depend_on_seed_and_place_only(generator: TextGenerator) -> None:
     prompts = ids_of(generator)
     torch.manual_seed(1)
     assert generator.generate(prompts, 8) == generator.generate(prompts, 8)
@@ -176,7 +176,7 @@ def test_a_prompt_that_does_not_fit_keeps_its_bos_and_its_end_and_says_what_it_l
     tokens = [bos, *range(100, 130)]
     answer = long.generate([tokens], 4)[0]
     assert answer.dropped == len(tokens) - 12
-    assert long.prompt(tokens, 4).ids == (bos, *tokens[-11:])
+    assert long.fit_prompt(tokens, 4).ids == (bos, *tokens[-11:])
     assert answer.text == generator_of().generate([[bos, *tokens[-11:]]], 4)[0].text
     with pytest.raises(ValueError, match="max_length=16 leaves no room"):
         long.generate([tokens], 16)
@@ -185,13 +185,13 @@ def test_a_prompt_that_does_not_fit_keeps_its_bos_and_its_end_and_says_what_it_l
 @pytest.mark.parametrize("mode", ["causal", "prefix"])
 def test_the_likelihood_of_an_answer_is_that_of_its_training_row(mode: str) -> None:
     generator = slotted(mode)
-    row = generator.format.answered([LONG], ["There are one and twenty."])[0]
+    row = generator.format.answer_sequences([LONG], ["There are one and twenty."])[0]
     first = next(i for i, label in enumerate(row.labels) if label >= 0) + 1
     prompt = [token for token in row.tokens[:first] if token >= 0]
     last = max(i for i, label in enumerate(row.labels) if label >= 0) + 1
     answer = list(row.tokens[first : last + 1])
     with torch.no_grad():
-        logits = generator.model.logits(generator.model.states(collate([row])))
+        logits = generator.model.logits(generator.model.hidden_states(collate([row])))
     labels = torch.tensor(row.labels)
     expected = -torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
     together = generator.logprobs([(prompt, answer), (prompt, answer[:2]), (prompt, answer[:1])])
@@ -202,7 +202,7 @@ def test_the_likelihood_of_an_answer_is_that_of_its_training_row(mode: str) -> N
 @pytest.mark.parametrize("mode", ["causal", "prefix"])
 def test_with_slots_alone_equals_batched_and_the_first_token_is_the_most_likely(mode: str) -> None:
     generator = slotted(mode)
-    text = [written(CHATML, [{"role": "user", "content": text}], eos="") for text in PROMPTS]
+    text = [render_conversation(CHATML, [{"role": "user", "content": text}], eos="") for text in PROMPTS]
     prompts = ids_of(generator, text)
     answers = generator.generate(prompts, 6)
     assert answers == [generator.generate([prompt], 6)[0] for prompt in prompts]
@@ -212,13 +212,13 @@ def test_with_slots_alone_equals_batched_and_the_first_token_is_the_most_likely(
 
 def test_slots_change_the_answer_stand_before_its_turn_and_are_refused_where_it_is_missing() -> None:
     generator = slotted("causal")
-    text = written(CHATML, [{"role": "user", "content": PROMPTS[0]}], eos="")
+    text = render_conversation(CHATML, [{"role": "user", "content": PROMPTS[0]}], eos="")
     prompt = generator.tokenizer.encode(text)
     header = answer_header(generator.format)
-    placed = generator.prompt(prompt, 4).ids
+    placed = generator.fit_prompt(prompt, 4).ids
     assert placed == (*prompt[: -len(header)], -1, -2, -3, *header)
-    plain = Generator(generator.model, generator.format, weights="tiny")
-    assert plain.prompt(prompt, 4).ids == tuple(prompt)
+    plain = TextGenerator(generator.model, generator.format, weights="tiny")
+    assert plain.fit_prompt(prompt, 4).ids == tuple(prompt)
     assert plain.identity != generator.identity
     pair = [(prompt, generator.tokenizer.encode("the"))]
     assert plain.logprobs(pair) != generator.logprobs(pair)
@@ -228,13 +228,13 @@ def test_slots_change_the_answer_stand_before_its_turn_and_are_refused_where_it_
 
 def test_the_written_conversation_has_the_tokens_of_the_training_row() -> None:
     generator = slotted("causal")
-    row = generator.format.answered(["Sort the list"], ["It is sorted"])[0]
+    row = generator.format.answer_sequences(["Sort the list"], ["It is sorted"])[0]
     messages = [{"role": "user", "content": "Sort the list"}, {"role": "assistant", "content": "It is sorted"}]
-    text = written(CHATML, messages, eos="", open_turn=False)
+    text = render_conversation(CHATML, messages, eos="", open_turn=False)
     tokens = [token for token in row.tokens if token >= 0]
     assert generator.tokenizer.encode(text) == tokens[: -(len(row.tokens) - row.spans["answer"][1])]
     with pytest.raises(ValueError, match="no turn for role 'tool'"):
-        written(CHATML, [{"role": "tool", "content": ""}], eos="")
+        render_conversation(CHATML, [{"role": "tool", "content": ""}], eos="")
 
 
 def test_impossible_generators_are_refused_with_the_way_out() -> None:
@@ -245,7 +245,7 @@ def test_impossible_generators_are_refused_with_the_way_out() -> None:
     loaded = DECODERS["mistral with a window"].load()
     rows = Format(template=CHATML, tokenizer=loaded.tokenizer, plan=Plan(embed="prefix", generate="prefix"))
     with pytest.raises(ValueError, match="sliding window"):
-        Generator(UnifiedLM(loaded.model, loaded.tokenizer), rows, weights="tiny")
+        TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer), rows, weights="tiny")
 
 
 def test_generation_has_no_dropout_and_leaves_training_as_it_was() -> None:
@@ -257,11 +257,11 @@ def test_generation_has_no_dropout_and_leaves_training_as_it_was() -> None:
     assert generator.model.training and not generator.model.backbone.lm_head.training
 
 
-def test_in_bfloat16_autocast_the_head_stays_in_float32_and_likelihoods_stay_close(generator: Generator) -> None:
+def test_in_bfloat16_autocast_the_head_stays_in_float32_and_likelihoods_stay_close(generator: TextGenerator) -> None:
     loaded = DECODERS["llama"].load()
-    half = Generator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=torch.bfloat16), weights="tiny")
+    half = TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=torch.bfloat16), weights="tiny")
     states = torch.randn(3, half.model.width)
-    with torch.no_grad(), half.model.precision():
+    with torch.no_grad(), half.model.autocast_context():
         logits = next_token_logits(half.model, states.bfloat16())
     assert logits.dtype == torch.float32 and not torch.equal(logits, logits.bfloat16().float())
     pairs = [(ids_of(generator)[0], continuation) for continuation in ids_of(generator)]

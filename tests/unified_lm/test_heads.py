@@ -32,15 +32,15 @@ def test_the_attention_to_latents_is_softmax_of_queries_and_keys_times_values_wr
 
 def test_a_head_with_residuals_starts_as_the_plain_read_out():
     model = fitting(latent())
-    batch = collate(form(model).queries(["a question", "another and longer question"]))
-    states = model.states(batch)
-    plain = Readout.named("mean").vectors(states, batch, [0, 1])
-    torch.testing.assert_close(Readout.named("mean@latent").vectors(states, batch, [0, 1], model.heads), plain)
+    batch = collate(form(model).query_sequences(["a question", "another and longer question"]))
+    states = model.hidden_states(batch)
+    plain = Readout.from_name("mean").read_vectors(states, batch, [0, 1])
+    torch.testing.assert_close(Readout.from_name("mean@latent").read_vectors(states, batch, [0, 1], model.heads), plain)
 
 
 def test_a_vector_through_a_head_is_the_same_alone_and_in_company():
     model = fitting(latent(latent_residual=False))
-    encoder = Encoder(model=model, form=form(model, PLANS["bidirectional"]), readout="mean@latent")
+    encoder = Encoder(model=model, format=form(model, PLANS["bidirectional"]), readout="mean@latent")
     texts = ["a question", "another and longer question", "why"]
     together = encoder.encode(texts, side="query")
     alone = [encoder.encode([text], side="query")[0] for text in texts]
@@ -69,7 +69,7 @@ def test_a_head_is_trained_and_saved_whatever_part_of_the_backbone_learns(tmp_pa
 def test_a_head_that_is_not_there_and_latents_that_are_not_read_are_refused():
     model = unified()
     with pytest.raises(ValueError, match="needs the head 'latent'"):
-        Encoder(model=model, form=form(model), readout="mean@latent").encode(["a"], side="query")
+        Encoder(model=model, format=form(model), readout="mean@latent").encode(["a"], side="query")
     with pytest.raises(ValueError, match="do not go together"):
         latent(readout="mean").check_format(form(model))
     with pytest.raises(ValueError, match="must divide the width"):

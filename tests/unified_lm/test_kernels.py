@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 import torch
 
-from unified_lm.attention import Bound, Layout, allowed
-from unified_lm.attention.flex import block_mask, flex
-from unified_lm.attention.kernels import KERNELS, choose, dense
-from unified_lm.attention.layout import MODES
-from unified_lm.attention.varlen import plan, run
+from unified_lm.attention import Layout, Segment, segment_mask
+from unified_lm.attention.flex import build_block_mask, flex_kernel
+from unified_lm.attention.kernels import KERNELS, choose_kernel, dense_kernel
+from unified_lm.attention.layout import COMMON_MODES
+from unified_lm.attention.varlen import plan_calls, run_varlen
 
 PACKS = {
     "causal": [("causal", 5, 0), ("causal", 1, 0), ("causal", 9, 0)],
@@ -29,15 +29,15 @@ AHEAD = [(name, 0) for name in PACKS] + [("causal", 1), ("causal", 6)]
 def layout_of(name: str, ahead: int = 0) -> Layout:
     bounds, at = [], 0
     for mode, length, prefix in PACKS[name]:
-        bounds.append(Bound(start=at, stop=at + length, mode=mode, prefix=prefix))
+        bounds.append(Segment(start=at, stop=at + length, mode=mode, prefix=prefix))
         at += length
-    return Layout.of(bounds, ahead)
+    return Layout.from_segments(bounds, ahead)
 
 
 def qkv(layout: Layout, heads=4, groups=2, width=8, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    size = layout.bounds[-1].stop
-    shapes = ((heads, size), (groups, layout.ahead + size), (groups, layout.ahead + size))
+    size = layout.segments[-1].stop
+    shapes = ((heads, size), (groups, layout.prefix_length + size), (groups, layout.prefix_length + size))
     return [torch.randn(1, *shape, width, generator=draw) for shape in shapes]
 
 
@@ -61,8 +61,8 @@ def reference(q, k, v, part, sides, scale, dropout, softcap):
 def test_varlen_calls_compute_every_layout(name, ahead, window):
     layout = layout_of(name, ahead)
     q, k, v = qkv(layout)
-    found = run(reference, q, k, v, layout, scale=None, window=window)
-    torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window))
+    found = run_varlen(reference, q, k, v, layout, scale=None, window=window)
+    torch.testing.assert_close(found, dense_kernel(q, k, v, layout, scale=None, window=window))
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
@@ -71,14 +71,14 @@ def test_sdpa_computes_every_layout(name, ahead, window):
     layout = layout_of(name, ahead)
     q, k, v = qkv(layout)
     found = KERNELS["sdpa"].run(q, k, v, layout, scale=None, window=window)
-    torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window))
+    torch.testing.assert_close(found, dense_kernel(q, k, v, layout, scale=None, window=window))
 
 
 @pytest.mark.parametrize("name", PACKS)
 def test_every_token_asks_in_exactly_one_call_and_one_mode_needs_one_call(name):
-    calls = plan(layout_of(name))
+    calls = plan_calls(layout_of(name))
     asked = [torch.arange(int(c.cu_q[-1])) if c.queries is None else c.queries for c in calls]
-    assert sorted(torch.cat(asked).tolist()) == list(range(layout_of(name).bounds[-1].stop))
+    assert sorted(torch.cat(asked).tolist()) == list(range(layout_of(name).segments[-1].stop))
     assert len(calls) == {"causal": 1, "bidirectional": 1, "prefix": 2, "mixed": 3}[name]
 
 
@@ -88,8 +88,8 @@ def test_every_token_asks_in_exactly_one_call_and_one_mode_needs_one_call(name):
 def test_flex_attention_computes_every_layout(name, ahead, window, softcap):
     layout = layout_of(name, ahead)
     q, k, v = qkv(layout, width=16)
-    found = flex(q, k, v, layout, scale=None, window=window, softcap=softcap)
-    torch.testing.assert_close(found, dense(q, k, v, layout, scale=None, window=window, softcap=softcap))
+    found = flex_kernel(q, k, v, layout, scale=None, window=window, softcap=softcap)
+    torch.testing.assert_close(found, dense_kernel(q, k, v, layout, scale=None, window=window, softcap=softcap))
 
 
 @pytest.mark.parametrize("name", PACKS)
@@ -97,38 +97,38 @@ def test_the_block_mask_is_the_definition(name):
     from torch.nn.attention.flex_attention import create_mask
 
     layout = layout_of(name)
-    size = layout.bounds[-1].stop
-    mask = create_mask(block_mask(layout, 4).mask_mod, None, None, size, size, device="cpu")[0, 0]
-    assert torch.equal(mask, torch.block_diag(*[allowed(b, "cpu", 4).float() for b in layout.bounds]).bool())
+    size = layout.segments[-1].stop
+    mask = create_mask(build_block_mask(layout, 4).mask_mod, None, None, size, size, device="cpu")[0, 0]
+    assert torch.equal(mask, torch.block_diag(*[segment_mask(b, "cpu", 4).float() for b in layout.segments]).bool())
 
 
 def test_what_a_kernel_derives_from_a_layout_is_made_once():
     made = []
     layout = layout_of("mixed")
     for _ in range(3):
-        layout.once("x", lambda layout: made.append(1) or 7)
-    assert len(made) == 1 and layout.to("cpu").made == {}
+        layout.derive_once("x", lambda layout: made.append(1) or 7)
+    assert len(made) == 1 and layout.to("cpu").derived == {}
 
 
 def test_a_kernel_that_cannot_is_refused_and_those_that_can_are_named():
-    modes = frozenset(MODES)
+    modes = frozenset(COMMON_MODES)
     if not torch.cuda.is_available():
         for name in ("flash", "varlen", "flex"):
             with pytest.raises(ValueError, match="use kernel=auto or one of sdpa, dense"):
-                choose(name, modes, "cpu")
+                choose_kernel(name, modes, "cpu")
         with pytest.raises(ValueError, match="no CUDA GPU"):
-            choose("varlen", modes, "cuda")
+            choose_kernel("varlen", modes, "cuda")
     with pytest.raises(ValueError, match=r"cap attention scores.*one of dense"):
-        choose("sdpa", modes, "cpu", softcap=True)
-    assert choose("auto", modes, "cpu", softcap=True).name == "dense"
+        choose_kernel("sdpa", modes, "cpu", softcap=True)
+    assert choose_kernel("auto", modes, "cpu", softcap=True).name == "dense"
     with pytest.raises(ValueError, match="unknown"):
-        choose("flash2", modes, "cpu")
+        choose_kernel("flash2", modes, "cpu")
 
 
 def test_head_sizes_and_dtypes_that_flash_kernels_lack_are_refused():
     layout = layout_of("causal")
     with pytest.raises(ValueError, match="head size 512"):
-        run(reference, *qkv(layout, width=512), layout, scale=None)
+        run_varlen(reference, *qkv(layout, width=512), layout, scale=None)
     with pytest.raises(ValueError, match="autocast=bfloat16"):
         KERNELS["varlen"].run(*qkv(layout), layout, scale=None)
 
@@ -153,7 +153,7 @@ def test_soft_capped_scores_are_capped_in_packs_and_in_generation():
         expected = peer.model(ids).last_hidden_state[0]
         tokens = peer.generate(ids, max_new_tokens=6, do_sample=False)
         model = UnifiedLM(peer, tokenizer)
-        packed = model.states(collate([Sequence(tokens=tuple(ids[0].tolist()))] * 2))
+        packed = model.hidden_states(collate([Sequence(tokens=tuple(ids[0].tolist()))] * 2))
         assert model.kernel == "dense"
         torch.testing.assert_close(packed[:14], expected, atol=1e-5, rtol=1e-4)
         assert torch.equal(peer.generate(ids, max_new_tokens=6, do_sample=False), tokens)
@@ -165,12 +165,12 @@ def test_soft_capped_scores_are_capped_in_packs_and_in_generation():
 @pytest.mark.parametrize("name", PACKS)
 @pytest.mark.parametrize("kernel", ["flash", "varlen", "flex"])
 def test_cuda_kernels_equal_the_oracle(kernel, name, backward):
-    if KERNELS[kernel].missing() is not None:
-        pytest.skip(KERNELS[kernel].missing())
+    if KERNELS[kernel].find_missing() is not None:
+        pytest.skip(KERNELS[kernel].find_missing())
     layout = layout_of(name).to("cuda")
     exact = [x.cuda().requires_grad_() for x in qkv(layout, width=64)]
     rough = [x.detach().to(torch.bfloat16).requires_grad_() for x in exact]
-    wanted = dense(*exact, layout, scale=None)
+    wanted = dense_kernel(*exact, layout, scale=None)
     found = partial(KERNELS[kernel].run, scale=None)(*rough, layout)
     torch.testing.assert_close(found.float(), wanted, atol=2e-2, rtol=2e-2)
     if backward:

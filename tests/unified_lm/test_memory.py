@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from unified_lm.backbones import Tiny
 from unified_lm.backbones.shapes import KNOWN, decoder_config, known_config
-from unified_lm.backbones.tiny import tiny_tokenizer
+from unified_lm.backbones.tiny import train_tiny_tokenizer
 from unified_lm.memory import TrainingPlan, measure_layer, training_memory
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence, collate
@@ -30,7 +30,7 @@ WIDE = {"hidden": 256, "heads": 4, "kv_heads": 2, "layers": 6}
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_known_shape_has_the_parameters_that_its_page_states(name):
     cost = measure_layer(
-        known_config(name), tiny_tokenizer(512), apply=LEARNING["all"].apply, dtype=torch.bfloat16, autocast=None
+        known_config(name), train_tiny_tokenizer(512), apply=LEARNING["all"].apply, dtype=torch.bfloat16, autocast=None
     )
     assert cost.parameters / 1e9 == pytest.approx(PARAMETERS[name], rel=0.02)
     assert cost.learning == cost.parameters
@@ -45,7 +45,7 @@ def test_the_memory_that_is_told_is_the_memory_that_a_step_holds(learning, dtype
     tiny = Tiny(architecture=architecture, dtype=dtype, **WIDE)
     measured, tokens = peak_of_a_step(tiny, LEARNING[learning], checkpointing)
     cost = measure_layer(
-        decoder_config(tiny), tiny_tokenizer(512), apply=LEARNING[learning].apply, dtype=getattr(torch, dtype),
+        decoder_config(tiny), train_tiny_tokenizer(512), apply=LEARNING[learning].apply, dtype=getattr(torch, dtype),
         autocast=torch.bfloat16, checkpointing=checkpointing, device="cpu",
     )  # fmt: skip
     told = training_memory(cost, decoder_config(tiny), TrainingPlan(chunk_tokens=tokens, next_token=False))
@@ -65,7 +65,7 @@ def peak_of_a_step(tiny: Tiny, learning, checkpointing: bool) -> tuple[int, int]
     batch = collate([Sequence(tokens=tuple(range(5, 133)))] * 8)
 
     def step() -> None:
-        model.states(batch).float().pow(2).mean().backward()
+        model.hidden_states(batch).float().pow(2).mean().backward()
         optimizer.step()
 
     step()
@@ -87,7 +87,7 @@ def byte_size(x: torch.Tensor) -> int:
 
 def test_adapters_checkpointing_and_shards_save_what_they_are_known_to_save():
     config = known_config("Qwen/Qwen3-8B")
-    measure = partial(measure_layer, config, tiny_tokenizer(512), autocast=torch.bfloat16)
+    measure = partial(measure_layer, config, train_tiny_tokenizer(512), autocast=torch.bfloat16)
     plan = TrainingPlan(chunk_tokens=8192)
     adapters = measure(apply=LORA.apply, dtype=torch.bfloat16)
     everything = measure(apply=LEARNING["all"].apply, dtype=torch.float32)

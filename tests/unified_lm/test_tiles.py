@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models import apart, form, gradient, mixed_rows, unified
-from unified_lm.losses import head_cross_entropy, info_nce, same_pair, same_text, token_cross_entropy
+from unified_lm.losses import head_cross_entropy, info_nce, same_row_mask, same_text_mask, token_cross_entropy
 from unified_lm.methods.generative import Generative
 from unified_lm.packing import collate
-from unified_lm.tiled_cross_entropy import Repeats, cross_entropy
+from unified_lm.tiled_cross_entropy import DuplicateMask, tiled_cross_entropy
 
 
 def draw(*shape, seed=0, dtype=torch.float64):
@@ -46,16 +46,16 @@ class Largest(TorchDispatchMode):
 def test_any_tile_gives_the_value_and_gradient_of_the_plain_form(tile, biased, how):
     rows, columns, bias = draw(7, 5).requires_grad_(), draw(11, 5, seed=1).requires_grad_(), draw(11).requires_grad_()
     targets = torch.tensor([0, 3, 3, 10, 5, 6, 1])
-    repeats = Repeats(
+    repeats = DuplicateMask(
         rows=torch.tensor([[1, 2, 3, 1, 9, 9, 4], [0, 0, 0, 0, 0, 7, 0]]),
         columns=torch.tensor([[1, 2, 3, 4, 5, 6, 9, 9, 1, 2, 3], [7, 8, 9, 7, 1, 1, 1, 1, 1, 1, 1]]),
     )
-    mask = None if how is None else repeats.mask()
+    mask = None if how is None else repeats.mask_rows()
     excluded = {None: None, "mask": mask, "repeats": repeats}[how]
     inputs = (rows, columns, bias) if biased else (rows, columns)
     bias = bias if biased else None
     wanted = plain(rows, columns, targets, 3.0, bias, mask)
-    found = cross_entropy(rows, columns, targets, scale=3.0, bias=bias, excluded=excluded, tile=tile)
+    found = tiled_cross_entropy(rows, columns, targets, scale=3.0, bias=bias, excluded=excluded, tile=tile)
     torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
     for a, b in zip(grads(found, *inputs), grads(wanted, *inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
@@ -70,7 +70,7 @@ def test_info_nce_equals_the_matrix_written_out_with_duplicates_and_hard_negativ
     q, c = (F.normalize(x, dim=1) if similarity == "cosine" else x for x in (queries, candidates))
     wanted = plain(q, c, targets, 1 / 0.05, mask=mask) / 130
     options = {"temperature": 0.05, "similarity": similarity}
-    found = info_nce(queries, candidates, targets, excluded=same_text(own, hashes, targets), **options)
+    found = info_nce(queries, candidates, targets, excluded=same_text_mask(own, hashes, targets), **options)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     for a, b in zip(grads(found, queries, candidates), grads(wanted, queries, candidates), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
@@ -78,14 +78,14 @@ def test_info_nce_equals_the_matrix_written_out_with_duplicates_and_hard_negativ
 
 def test_kinds_of_text_join_and_a_row_that_repeats_another_in_any_kind_is_no_negative():
     a, b = torch.tensor([1, 2, 1]), torch.tensor([5, 6, 6])
-    assert same_pair(a, b).mask().tolist() == [[True, False, True], [False, True, True], [True, True, True]]
-    assert torch.equal((same_pair(a) | same_pair(b)).mask(), same_pair(a, b).mask())
+    assert same_row_mask(a, b).mask_rows().tolist() == [[True, False, True], [False, True, True], [True, True, True]]
+    assert torch.equal((same_row_mask(a) | same_row_mask(b)).mask_rows(), same_row_mask(a, b).mask_rows())
 
 
 def test_no_tensor_as_large_as_the_matrix_is_made():
     queries, candidates = (draw(n, 4, dtype=torch.float32).requires_grad_() for n in (4096, 2048))
     targets = torch.arange(4096) % 2048
-    for excluded in (None, same_text(torch.arange(4096), torch.arange(2048), targets)):
+    for excluded in (None, same_text_mask(torch.arange(4096), torch.arange(2048), targets)):
         with Largest() as seen:
             info_nce(queries, candidates, targets, temperature=1.0, excluded=excluded).backward()
         assert seen.elements <= 4096 * 2048 / 8
@@ -96,13 +96,13 @@ def test_an_input_without_gradient_gets_none_and_no_gradient_is_made_where_none_
     inputs = [draw(9, 4).requires_grad_(), draw(9, 4, seed=1).requires_grad_()]
     inputs[frozen].requires_grad_(False)
     targets = torch.arange(9)
-    cross_entropy(*inputs, targets).backward()
+    tiled_cross_entropy(*inputs, targets).backward()
     wanted = [x.detach().clone().requires_grad_() for x in inputs]
     plain(*wanted, targets, 1.0).backward()
     assert inputs[frozen].grad is None
     torch.testing.assert_close(inputs[1 - frozen].grad, wanted[1 - frozen].grad)
     with torch.no_grad():
-        assert not cross_entropy(inputs[1 - frozen], inputs[frozen], targets).requires_grad
+        assert not tiled_cross_entropy(inputs[1 - frozen], inputs[frozen], targets).requires_grad
 
 
 @pytest.mark.parametrize("kernel", ["tiles", "torch"])
@@ -138,9 +138,9 @@ def test_a_models_token_loss_is_that_of_its_logits_in_one_chunk_and_in_several(t
     for repeated in (where[:20], where.repeat(2)):
         labels = batch.labels[repeated]
         values, found = [], []
-        for loss in (model.cross_entropy, lambda rows, labels: token_cross_entropy(model.logits(rows), labels)):
+        for loss in (model.sum_cross_entropy, lambda rows, labels: token_cross_entropy(model.logits(rows), labels)):
             model.zero_grad(set_to_none=True)
-            values.append(loss(model.states(batch)[repeated], labels))
+            values.append(loss(model.hidden_states(batch)[repeated], labels))
             values[-1].backward()
             found.append(gradient(model))
         torch.testing.assert_close(*values, rtol=1e-12, atol=0)

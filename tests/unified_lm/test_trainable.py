@@ -15,7 +15,7 @@ from tests.models import ARCHITECTURES, unified
 from unified_lm.backbones import Hub
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence, collate
-from unified_lm.trainable import Lora, Trainable, adapters_off, learning, merge
+from unified_lm.trainable import Lora, Trainable, disable_adapters, merge_adapters, trainable_names
 
 CONF = Path(__file__).parents[2] / "conf" / "trainable"
 SETS = ("all", "ffn", "attention", "embeddings", "ffn+attention", "ffn+embeddings", "attention+embeddings", "slots")
@@ -37,12 +37,12 @@ def batch():
 
 def loss(model: UnifiedLM) -> torch.Tensor:
     pack = batch()
-    return F.cross_entropy(model.logits(model.states(pack)), pack.labels)
+    return F.cross_entropy(model.logits(model.hidden_states(pack)), pack.labels)
 
 
 def states(model: UnifiedLM) -> torch.Tensor:
     with torch.no_grad():
-        return model.states(batch())
+        return model.hidden_states(batch())
 
 
 def step(model: UnifiedLM, *, rate: float = 0.1) -> float:
@@ -122,7 +122,7 @@ def test_a_later_choice_replaces_an_earlier_one():
     model = unified(slots=1)
     Trainable(parts=["all"]).apply(model)
     names = Trainable(parts=["attention"]).apply(model)
-    assert names == learning(model)
+    assert names == trainable_names(model)
     assert not any(".mlp." in name for name in names)
 
 
@@ -212,12 +212,12 @@ def test_with_adapters_off_the_base_is_there_byte_for_byte():
     learnt = states(model)
     with torch.no_grad():
         model.slots.vectors.copy_(start)
-    names = learning(model)
+    names = trainable_names(model)
     assert not torch.allclose(learnt, base, atol=1e-3)
-    with adapters_off(model):
+    with disable_adapters(model):
         assert torch.equal(states(model), base)
     assert not torch.equal(states(model), base)
-    assert learning(model) == names
+    assert trainable_names(model) == names
     for name, value in model.named_parameters():
         plain = name.replace(".base_layer", "")
         if plain in before and name != "slots.vectors":
@@ -229,7 +229,7 @@ def test_an_error_inside_switches_the_adapters_on_again():
     LORA.apply(model)
     step(model)
     learnt = states(model)
-    with pytest.raises(KeyError), adapters_off(model):
+    with pytest.raises(KeyError), disable_adapters(model):
         raise KeyError
     assert torch.equal(states(model), learnt)
 
@@ -243,7 +243,7 @@ def test_merged_is_plain_and_computes_the_same(architecture, rslora):
     for _ in range(2):
         step(model)
     adapted = states(model)
-    assert merge(model) is model
+    assert merge_adapters(model) is model
     assert list(values(model)) == plain
     assert torch.allclose(states(model), adapted, atol=1e-5 * float(adapted.abs().max()))
 
@@ -259,7 +259,7 @@ def test_rslora_scales_by_the_root_of_the_rank():
             layer.lora_A["default"].weight.fill_(1)
             layer.lora_B["default"].weight.fill_(1)
         before = layer.base_layer.weight.detach().clone()
-        merge(model)
+        merge_adapters(model)
         updates.append((model.backbone.model.layers[0].mlp.up_proj.weight - before).mean().item())
     assert updates == pytest.approx([8.0, 16.0], rel=1e-4)
 
@@ -270,13 +270,13 @@ def test_a_chain_of_adapters_is_merged_in_order():
     LORA.apply(model)
     step(model)
     first = states(model)
-    merge(model)
+    merge_adapters(model)
     LORA.apply(model)
     assert torch.allclose(states(model), first, atol=1e-4)
     step(model)
     second = states(model)
     assert not torch.allclose(second, first, atol=1e-3)
-    merge(model)
+    merge_adapters(model)
     assert torch.allclose(states(model), second, atol=1e-5 * float(second.abs().max()))
 
 
@@ -290,7 +290,7 @@ def test_adapters_are_not_put_upon_adapters(chosen):
 
 def test_merging_without_adapters_is_refused():
     with pytest.raises(ValueError, match="no adapters"):
-        merge(unified())
+        merge_adapters(unified())
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
@@ -304,7 +304,7 @@ def test_a_bfloat16_base_with_float32_adapters_runs_trains_and_keeps_its_dtype(a
     }
     step(model, rate=1.0)
     adapted = states(model)
-    merge(model)
+    merge_adapters(model)
     assert F.cosine_similarity(states(model).float(), adapted.float()).min() > 0.999
     model.backbone.save_pretrained(tmp_path)
     model.tokenizer.save_pretrained(tmp_path)
@@ -321,5 +321,5 @@ def test_merging_does_not_depend_on_a_copy():
     step(model)
     twin = copy.deepcopy(model)
     adapted = states(twin)
-    merge(model)
+    merge_adapters(model)
     assert torch.equal(states(twin), adapted)

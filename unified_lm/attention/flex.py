@@ -12,12 +12,15 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from unified_lm.attention.layout import Layout
 
 
-def block_mask(layout: Layout, window: int | None) -> BlockMask:
+def build_block_mask(layout: Layout, window: int | None) -> BlockMask:
     """The layout's definition (`layout.allowed`) as a block mask: the flat row over what is ahead of it and itself."""
-    device, ahead = layout.cu_seqlens.device, layout.ahead
-    lengths = torch.tensor([bound.stop - bound.start for bound in layout.bounds])
+    device, ahead = layout.cu_seqlens.device, layout.prefix_length
+    lengths = torch.tensor([bound.stop - bound.start for bound in layout.segments])
     both_ways = torch.tensor(
-        [{"causal": 0, "bidirectional": layout.longest, "prefix": bound.prefix}[bound.mode] for bound in layout.bounds]
+        [
+            {"causal": 0, "bidirectional": layout.longest, "prefix": bound.prefix}[bound.mode]
+            for bound in layout.segments
+        ]
     )
     until = torch.repeat_interleave(both_ways, lengths).to(device)
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
@@ -40,11 +43,11 @@ def block_mask(layout: Layout, window: int | None) -> BlockMask:
 
 
 @cache
-def compiled():
+def compile_flex_attention():
     return torch.compile(flex_attention, dynamic=True)
 
 
-def flex(
+def flex_kernel(
     q: Float[Tensor, "one h T d"],
     k: Float[Tensor, "one g S d"],
     v: Float[Tensor, "one g S d"],
@@ -58,13 +61,13 @@ def flex(
     """Attention over a pack. The block mask is made once a forward and window."""
     if dropout:
         raise ValueError(f"kernel=flex has no attention dropout (the decoder asks for {dropout}); use kernel=sdpa")
-    attend = compiled() if q.is_cuda else flex_attention
+    attend = compile_flex_attention() if q.is_cuda else flex_attention
     return attend(
         q,
         k,
         v,
         score_mod=None if softcap is None else lambda score, b, h, i, j: softcap * torch.tanh(score / softcap),
-        block_mask=layout.once(f"flex/{window}", lambda layout: block_mask(layout, window)),
+        block_mask=layout.derive_once(f"flex/{window}", lambda layout: build_block_mask(layout, window)),
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )

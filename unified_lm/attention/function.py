@@ -14,14 +14,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from unified_lm.attention.kernels import KERNELS, repeated
-from unified_lm.attention.layout import Held, Layout
+from unified_lm.attention.kernels import KERNELS, repeat_heads
+from unified_lm.attention.layout import Layout, PrefixCache
 
-NAME = "unified"
+ATTENTION_NAME = "unified"
 
 
 @torch.compiler.disable  # its shapes are those of sequences: a compiled layer leaves it out of its graphs
-def attention(
+def unified_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -35,10 +35,10 @@ def attention(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention."""
-    if layout is not None and layout.held is not None:
-        key, value = beside_held(layout, layout.held, module.layer_idx, key, value)
+    if layout is not None and layout.prefix_cache is not None:
+        key, value = prepend_prefix_cache(layout, layout.prefix_cache, module.layer_idx, key, value)
     if layout is None and softcap is not None:
-        return capped(query, key, value, attention_mask, scaling, softcap), None
+        return softcapped_attention(query, key, value, attention_mask, scaling, softcap), None
     if layout is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -62,18 +62,22 @@ def cast_to_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
 
 
-def beside_held(layout: Layout, held: Held, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def prepend_prefix_cache(
+    layout: Layout, held: PrefixCache, layer: int, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
     """A layer's keys and values behind those that are held; left there where the layout has none ahead."""
-    if not layout.ahead:
+    if not layout.prefix_length:
         held[layer] = key, value
         return key, value
     keys, values = held[layer]
     return torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
 
 
-def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, softcap: float) -> Tensor:
+def softcapped_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, softcap: float
+) -> Tensor:
     """Soft-capped attention for generation, which transformers' sdpa would compute without the cap."""
-    k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     scores = (softcap * torch.tanh(scores / softcap)).float()
     if mask is None:
@@ -82,5 +86,5 @@ def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | 
     return (scores.softmax(dim=-1).to(q.dtype) @ v).transpose(1, 2).contiguous()
 
 
-AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionInterface.register(ATTENTION_NAME, unified_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unified_lm.attention import varlen
-from unified_lm.attention.flex import flex
-from unified_lm.attention.layout import EVERY_MODE, MODES, Bound, Layout, allowed
+from unified_lm.attention.flex import flex_kernel
+from unified_lm.attention.layout import ALL_MODES, COMMON_MODES, Layout, Segment, segment_mask
 
 Q = Float[Tensor, "one h T d"]
 K = Float[Tensor, "one g S d"]
@@ -38,17 +38,19 @@ class Kernel:
     run: Run
     modes: frozenset[str]
     devices: frozenset[str]
-    missing: Callable[[], str | None] = lambda: None
+    find_missing: Callable[[], str | None] = lambda: None
     softcap: bool = False
 
-    def cannot(self, modes: frozenset[str], device: str, softcap: bool, half: bool, dropout: bool) -> str | None:
+    def explain_refusal(
+        self, modes: frozenset[str], device: str, softcap: bool, half: bool, dropout: bool
+    ) -> str | None:
         """Why this kernel cannot do what is asked; None where it can."""
         if not modes <= self.modes:
             return f"it cannot express {', '.join(sorted(modes - self.modes))} attention"
         if device not in self.devices:
             return f"it runs on {', '.join(sorted(self.devices))}, not on {device}"
-        if self.missing() is not None:
-            return self.missing()
+        if self.find_missing() is not None:
+            return self.find_missing()
         if softcap and not self.softcap:
             return "it cannot cap attention scores, as this decoder does"
         if self.name in ("flash", "varlen") and not half:
@@ -58,29 +60,33 @@ class Kernel:
         return None
 
 
-def repeated(x: K, heads: int) -> Q:
+def repeat_heads(x: K, heads: int) -> Q:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def sdpa(
+def sdpa_kernel(
     q: Q, k: K, v: K, layout: Layout, *, scale: float | None, dropout: float = 0.0, window: int | None = None
 ) -> Q:
     """torch's scaled-dot-product attention on each sequence alone; equal neighbours of equal length share one call.
 
     The pack is split, not sliced: the gradient of n slices would be n whole tensors of zeros, added up.
     """
-    groups = layout.once("groups", neighbours)
+    groups = layout.derive_once("groups", group_equal_neighbours)
     sizes = [count * (first.stop - first.start) for first, count in groups]
     queries = q.squeeze(0).split(sizes, dim=1)
-    (keys_ahead, *keys), (values_ahead, *values) = (x.squeeze(0).split([layout.ahead, *sizes], dim=1) for x in (k, v))
+    (keys_ahead, *keys), (values_ahead, *values) = (
+        x.squeeze(0).split([layout.prefix_length, *sizes], dim=1) for x in (k, v)
+    )
     out = []
     for (first, count), *own in zip(groups, queries, keys, values, strict=True):
         length = first.stop - first.start
         rows, *seen = (x.unflatten(1, (count, length)).transpose(0, 1) for x in own)
-        if layout.ahead:
+        if layout.prefix_length:
             before = [x.expand(count, -1, -1, -1) for x in (keys_ahead, values_ahead)]
             seen = [torch.cat(pair, dim=2) for pair in zip(before, seen, strict=True)]
-        mask = layout.once(f"sdpa/{shape(first)}/{window}", partial(mask_of, first, q.device, window))
+        mask = layout.derive_once(
+            f"sdpa/{segment_shape(first)}/{window}", partial(explicit_mask, first, q.device, window)
+        )
         result = F.scaled_dot_product_attention(
             rows,
             *seen,
@@ -94,25 +100,27 @@ def sdpa(
     return (out[0] if len(out) == 1 else torch.cat(out)).transpose(0, 1)[None]
 
 
-def shape(bound: Bound) -> tuple[int, str, int, int]:
+def segment_shape(bound: Segment) -> tuple[int, str, int, int]:
     return bound.stop - bound.start, bound.mode, bound.prefix, bound.slots
 
 
-def neighbours(layout: Layout) -> list[tuple[Bound, int]]:
+def group_equal_neighbours(layout: Layout) -> list[tuple[Segment, int]]:
     """Runs of sequences of one shape: the first of each and how many they are."""
-    runs = [list(run) for _, run in groupby(layout.bounds, key=shape)]
+    runs = [list(run) for _, run in groupby(layout.segments, key=segment_shape)]
     return [(run[0], len(run)) for run in runs]
 
 
-def mask_of(bound: Bound, device: torch.device, window: int | None, layout: Layout) -> Bool[Tensor, "l s"] | None:
+def explicit_mask(
+    bound: Segment, device: torch.device, window: int | None, layout: Layout
+) -> Bool[Tensor, "l s"] | None:
     """What a sequence may see, where torch's own causal or full attention is not that."""
     length = bound.stop - bound.start
-    narrow = window is not None and layout.ahead + length > window
-    free = bool(layout.ahead) or narrow or bound.mode in ("prefix", "bottleneck")
-    return allowed(bound, device, window, layout.ahead) if free else None
+    narrow = window is not None and layout.prefix_length + length > window
+    free = bool(layout.prefix_length) or narrow or bound.mode in ("prefix", "bottleneck")
+    return segment_mask(bound, device, window, layout.prefix_length) if free else None
 
 
-def dense(
+def dense_kernel(
     q: Q,
     k: K,
     v: K,
@@ -124,10 +132,10 @@ def dense(
     softcap: float | None = None,
 ) -> Q:
     """The definition, written out: one T x T mask, a softmax in float32. Slow, and what every kernel must equal."""
-    seen = [allowed(bound, q.device, window, layout.ahead).float() for bound in layout.bounds]
-    before = torch.cat([mask[:, : layout.ahead] for mask in seen])
-    mask = torch.cat([before, torch.block_diag(*[mask[:, layout.ahead :] for mask in seen])], dim=1).bool()
-    k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+    seen = [segment_mask(bound, q.device, window, layout.prefix_length).float() for bound in layout.segments]
+    before = torch.cat([mask[:, : layout.prefix_length] for mask in seen])
+    mask = torch.cat([before, torch.block_diag(*[mask[:, layout.prefix_length :] for mask in seen])], dim=1).bool()
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -135,20 +143,20 @@ def dense(
     return F.dropout(weights, dropout, training=dropout > 0) @ v
 
 
-def no_cuda() -> str | None:
+def missing_cuda() -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA GPU"
 
 
-def no_varlen() -> str | None:
-    if no_cuda():
-        return no_cuda()
+def missing_varlen() -> str | None:
+    if missing_cuda():
+        return missing_cuda()
     major, minor = torch.cuda.get_device_capability()
     return None if major >= 8 else f"it needs compute capability 8.0 or more, this GPU has {major}.{minor}"
 
 
-def no_flash() -> str | None:
-    if no_varlen():
-        return no_varlen()
+def missing_flash() -> str | None:
+    if missing_varlen():
+        return missing_varlen()
     return (
         None
         if varlen.flash_version()
@@ -156,18 +164,20 @@ def no_flash() -> str | None:
     )
 
 
-PLAIN, ALL = frozenset(MODES), frozenset(EVERY_MODE)
+PLAIN, ALL = frozenset(COMMON_MODES), frozenset(ALL_MODES)
 ANYWHERE, CUDA = frozenset({"cpu", "cuda"}), frozenset({"cuda"})
 KERNELS = {  # in the order of "auto"
-    "flash": Kernel(name="flash", run=varlen.flash_kernel, modes=PLAIN, devices=CUDA, missing=no_flash, softcap=True),
-    "varlen": Kernel(name="varlen", run=varlen.varlen_kernel, modes=PLAIN, devices=CUDA, missing=no_varlen),
-    "sdpa": Kernel(name="sdpa", run=sdpa, modes=ALL, devices=ANYWHERE),
-    "flex": Kernel(name="flex", run=flex, modes=PLAIN, devices=CUDA, missing=no_cuda, softcap=True),
-    "dense": Kernel(name="dense", run=dense, modes=ALL, devices=ANYWHERE, softcap=True),
+    "flash": Kernel(
+        name="flash", run=varlen.flash_kernel, modes=PLAIN, devices=CUDA, find_missing=missing_flash, softcap=True
+    ),
+    "varlen": Kernel(name="varlen", run=varlen.varlen_kernel, modes=PLAIN, devices=CUDA, find_missing=missing_varlen),
+    "sdpa": Kernel(name="sdpa", run=sdpa_kernel, modes=ALL, devices=ANYWHERE),
+    "flex": Kernel(name="flex", run=flex_kernel, modes=PLAIN, devices=CUDA, find_missing=missing_cuda, softcap=True),
+    "dense": Kernel(name="dense", run=dense_kernel, modes=ALL, devices=ANYWHERE, softcap=True),
 }
 
 
-def choose(
+def choose_kernel(
     name: str,
     modes: frozenset[str],
     device: str,
@@ -181,7 +191,7 @@ def choose(
     `softcap`: the decoder caps its attention scores; `half`: it computes in bfloat16 or float16; `dropout`: it drops
     attention weights. Raises `ValueError` for a kernel that cannot, naming those that can.
     """
-    why = {kernel.name: kernel.cannot(modes, device, softcap, half, dropout) for kernel in KERNELS.values()}
+    why = {kernel.name: kernel.explain_refusal(modes, device, softcap, half, dropout) for kernel in KERNELS.values()}
     able = [kernel_name for kernel_name, reason in why.items() if reason is None]
     if name == "auto":
         return KERNELS[able[0]]

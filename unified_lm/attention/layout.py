@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-MODES = ("causal", "bidirectional", "prefix")  # that every kernel has
-EVERY_MODE = (*MODES, "bottleneck")  # that the kernels with free masks have
+COMMON_MODES = ("causal", "bidirectional", "prefix")  # that every kernel has
+ALL_MODES = (*COMMON_MODES, "bottleneck")  # that the kernels with free masks have
 
-Held = dict[int, tuple[Float[Tensor, "one g P e"], Float[Tensor, "one g P e"]]]  # keys and values, by layer
+PrefixCache = dict[int, tuple[Float[Tensor, "one g P e"], Float[Tensor, "one g P e"]]]  # keys and values, by layer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bound:
+class Segment:
     """One sequence of a pack: tokens [start, stop) and its mode.
 
     `prefix`: how many leading tokens see each other both ways in mode "prefix". In mode "bottleneck" they are what
@@ -31,8 +31,8 @@ class Bound:
     slots: int = 0
 
     def __post_init__(self) -> None:
-        if self.mode not in EVERY_MODE:
-            raise ValueError(f"attention mode {self.mode!r} is unknown; use one of {', '.join(EVERY_MODE)}")
+        if self.mode not in ALL_MODES:
+            raise ValueError(f"attention mode {self.mode!r} is unknown; use one of {', '.join(ALL_MODES)}")
         if self.mode == "bottleneck" and not 0 < self.slots <= self.stop - self.start - self.prefix:
             raise ValueError(
                 f"a bottleneck of {self.slots} slots behind {self.prefix} tokens does not fit a sequence of "
@@ -56,56 +56,58 @@ class Layout:
     keys and values are in `held`; a layout that has none ahead leaves those of its own tokens there (None: nowhere).
     """
 
-    bounds: tuple[Bound, ...]
+    segments: tuple[Segment, ...]
     cu_seqlens: Int[Tensor, " n1"]
     longest: int
     kernel: str = "sdpa"
-    ahead: int = 0
-    held: Held | None = field(default=None, compare=False, repr=False)
-    made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    prefix_length: int = 0
+    prefix_cache: PrefixCache | None = field(default=None, compare=False, repr=False)
+    derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        modes = {bound.mode for bound in self.bounds}
-        if self.ahead and modes != {"causal"}:
+        modes = {bound.mode for bound in self.segments}
+        if self.prefix_length and modes != {"causal"}:
             raise ValueError(
                 f"tokens ahead of a pack are seen by causal sequences alone, not by {', '.join(sorted(modes))} ones"
             )
 
     @classmethod
-    def of(cls, bounds: Sequence[Bound], ahead: int = 0) -> Layout:
+    def from_segments(cls, bounds: Sequence[Segment], ahead: int = 0) -> Layout:
         edges = torch.tensor([0, *(bound.stop for bound in bounds)], dtype=torch.int32)
         longest = max(b.stop - b.start for b in bounds)
-        return cls(bounds=tuple(bounds), cu_seqlens=edges, longest=longest, ahead=ahead)
+        return cls(segments=tuple(bounds), cu_seqlens=edges, longest=longest, prefix_length=ahead)
 
-    def once(self, name: str, make: Callable[[Layout], Any]) -> Any:
+    def derive_once(self, name: str, make: Callable[[Layout], Any]) -> Any:
         """What a kernel derives from the layout (indices, a block mask), made by the first layer that asks."""
-        if name not in self.made:
-            self.made[name] = make(self)
-        return self.made[name]
+        if name not in self.derived:
+            self.derived[name] = make(self)
+        return self.derived[name]
 
     def to(self, device: torch.device | str) -> Layout:
-        return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True), made={})
+        return replace(self, cu_seqlens=self.cu_seqlens.to(device, non_blocking=True), derived={})
 
 
-def allowed(bound: Bound, device: torch.device | str, window: int | None = None, ahead: int = 0) -> Bool[Tensor, "l s"]:
+def segment_mask(
+    segment: Segment, device: torch.device | str, window: int | None = None, prefix_length: int = 0
+) -> Bool[Tensor, "l s"]:
     """The definition of a mode: entry (i, j) says whether token i of the sequence may look at token j.
 
     The first `ahead` columns are tokens that stand before a causal sequence. A sliding `window` w keeps i - w < j (and,
     looking forward, j < i + w), as transformers' own masks do.
     """
-    seen = torch.arange(ahead + bound.stop - bound.start, device=device)
-    position = seen[ahead:]
+    seen = torch.arange(prefix_length + segment.stop - segment.start, device=device)
+    position = seen[prefix_length:]
     distance = position[:, None] - seen[None]
     causal = distance >= 0
-    if bound.mode == "causal":
+    if segment.mode == "causal":
         mask = causal
-    elif bound.mode == "bidirectional":
+    elif segment.mode == "bidirectional":
         mask = torch.ones_like(causal)
-    elif bound.mode == "bottleneck":
-        end = bound.prefix + bound.slots
-        before, slot = position < bound.prefix, (position >= bound.prefix) & (position < end)
+    elif segment.mode == "bottleneck":
+        end = segment.prefix + segment.slots
+        before, slot = position < segment.prefix, (position >= segment.prefix) & (position < end)
         beyond = (position >= end)[:, None] & before[None]
         mask = causal & ~beyond & ~(slot[:, None] & slot[None] & (distance > 0))
     else:
-        mask = causal | ((position[:, None] < bound.prefix) & (position[None] < bound.prefix))
+        mask = causal | ((position[:, None] < segment.prefix) & (position[None] < segment.prefix))
     return mask if window is None else mask & (distance.abs() < window)

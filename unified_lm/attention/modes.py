@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unified_lm.attention.layout import EVERY_MODE
+from unified_lm.attention.layout import ALL_MODES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for use, mode in (("embed", self.embed), ("generate", self.generate)):
-            if mode not in EVERY_MODE:
-                raise ValueError(f"attention.{use}={mode} is unknown; use one of {', '.join(EVERY_MODE)}")
+            if mode not in ALL_MODES:
+                raise ValueError(f"attention.{use}={mode} is unknown; use one of {', '.join(ALL_MODES)}")
         if self.generate == "bottleneck":
             raise ValueError("attention.generate=bottleneck cannot be decoded with a cache; use causal or prefix")
 

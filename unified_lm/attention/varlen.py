@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unified_lm.attention.layout import MODES, Layout
+from unified_lm.attention.layout import COMMON_MODES, Layout
 
 LARGEST_HEAD = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class VarlenCall:
     """One kernel call over n ranges: which rows ask, which are looked at (None: all of the pack, in order)."""
 
     queries: Int[Tensor, " a"] | None
@@ -35,20 +35,20 @@ class Call:
     causal: bool
 
 
-def plan(layout: Layout) -> list[Call]:
+def plan_calls(layout: Layout) -> list[VarlenCall]:
     """The calls that compute a layout; every token asks in exactly one of them."""
-    modes = {bound.mode for bound in layout.bounds}
-    if not modes <= set(MODES):
-        raise ValueError(f"varlen kernels have no {', '.join(modes - set(MODES))} attention; use kernel=sdpa")
+    modes = {bound.mode for bound in layout.segments}
+    if not modes <= set(COMMON_MODES):
+        raise ValueError(f"varlen kernels have no {', '.join(modes - set(COMMON_MODES))} attention; use kernel=sdpa")
     if len(modes) == 1 and "prefix" not in modes:
         edges = layout.cu_seqlens
         longest = layout.longest
         causal = modes == {"causal"}
-        whole = Call(queries=None, keys=None, cu_q=edges, cu_k=edges, max_q=longest, max_k=longest, causal=causal)
-        return [behind(layout, whole) if layout.ahead else whole]
+        whole = VarlenCall(queries=None, keys=None, cu_q=edges, cu_k=edges, max_q=longest, max_k=longest, causal=causal)
+        return [prepend_shared_prefix(layout, whole) if layout.prefix_length else whole]
     parts: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}  # (first query, stop, first key)
     suffixes = []
-    for bound in layout.bounds:
+    for bound in layout.segments:
         if bound.mode == "prefix":
             open_until = bound.start + bound.prefix
             parts[False].append((bound.start, open_until, bound.start))
@@ -58,36 +58,36 @@ def plan(layout: Layout) -> list[Call]:
             parts[bound.mode == "causal"].append((bound.start, bound.stop, bound.start))
     device = layout.cu_seqlens.device
     groups = [(parts[True], True), (parts[False], False), (suffixes, True)]
-    return [call(ranges, causal, device) for ranges, causal in groups if ranges]
+    return [build_call(ranges, causal, device) for ranges, causal in groups if ranges]
 
 
-def behind(layout: Layout, own: Call) -> Call:
+def prepend_shared_prefix(layout: Layout, own: VarlenCall) -> VarlenCall:
     """The call in which every sequence's keys are those ahead of all, once more for each, and its own."""
-    ahead, device = layout.ahead, layout.cu_seqlens.device
+    ahead, device = layout.prefix_length, layout.cu_seqlens.device
     first = torch.arange(ahead)
-    rows = [torch.cat([first, torch.arange(ahead + b.start, ahead + b.stop)]) for b in layout.bounds]
-    more = ahead * torch.arange(len(layout.bounds) + 1, dtype=torch.int32, device=device)
+    rows = [torch.cat([first, torch.arange(ahead + b.start, ahead + b.stop)]) for b in layout.segments]
+    more = ahead * torch.arange(len(layout.segments) + 1, dtype=torch.int32, device=device)
     keys = torch.cat(rows).to(device, non_blocking=True)
     return replace(own, keys=keys, cu_k=own.cu_k + more, max_k=own.max_k + ahead)
 
 
-def call(ranges: list[tuple[int, int, int]], causal: bool, device: torch.device) -> Call:
+def build_call(ranges: list[tuple[int, int, int]], causal: bool, device: torch.device) -> VarlenCall:
     q = [stop - first for first, stop, _ in ranges]
     k = [stop - first for _, stop, first in ranges]
-    rows = [torch.cat([torch.arange(a, b) for a, b in spans]) for spans in zip_spans(ranges)]
+    rows = [torch.cat([torch.arange(a, b) for a, b in spans]) for spans in split_ranges(ranges)]
     edges = [torch.tensor([0, *lengths]).cumsum(0).to(torch.int32) for lengths in (q, k)]
     queries, keys, cu_q, cu_k = (tensor.to(device, non_blocking=True) for tensor in (*rows, *edges))
-    return Call(queries=queries, keys=keys, cu_q=cu_q, cu_k=cu_k, max_q=max(q), max_k=max(k), causal=causal)
+    return VarlenCall(queries=queries, keys=keys, cu_q=cu_q, cu_k=cu_k, max_q=max(q), max_k=max(k), causal=causal)
 
 
-def zip_spans(ranges: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def split_ranges(ranges: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     return [(first, stop) for first, stop, _ in ranges], [(first, stop) for _, stop, first in ranges]
 
 
 Attend = Callable[..., Float[Tensor, "a h d"]]
 
 
-def run(
+def run_varlen(
     attend: Attend,
     q: Float[Tensor, "one h T d"],
     k: Float[Tensor, "one g S d"],
@@ -107,7 +107,7 @@ def run(
         raise ValueError(f"head size {q.shape[-1]} exceeds the {LARGEST_HEAD} of flash kernels; use kernel=sdpa")
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
     out = torch.empty_like(q)
-    for part in layout.once("varlen", plan):
+    for part in layout.derive_once("varlen", plan_calls):
         rows_q = q if part.queries is None else q[part.queries]
         rows_k, rows_v = (k, v) if part.keys is None else (k[part.keys], v[part.keys])
         right = 0 if part.causal else -1 if window is None else window - 1
@@ -117,7 +117,7 @@ def run(
     return out.transpose(0, 1)[None]
 
 
-def half(q: Tensor, name: str) -> None:
+def require_half_precision(q: Tensor, name: str) -> None:
     if q.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"kernel={name} computes in bfloat16 or float16, not {str(q.dtype).removeprefix('torch.')}; "
@@ -125,11 +125,11 @@ def half(q: Tensor, name: str) -> None:
         )
 
 
-def torch_varlen(q, k, v, part: Call, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
+def torch_varlen_attention(q, k, v, part: VarlenCall, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
     """torch.nn.attention.varlen; `num_splits=1` makes a sequence's result independent of its company."""
     from torch.nn.attention.varlen import varlen_attn
 
-    half(q, "varlen")
+    require_half_precision(q, "varlen")
     if dropout:
         raise ValueError(f"kernel=varlen has no attention dropout (the decoder asks for {dropout}); use kernel=sdpa")
     return varlen_attn(
@@ -159,9 +159,9 @@ def flash_version() -> int | None:
     return None
 
 
-def flash(q, k, v, part: Call, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
+def flash_varlen_attention(q, k, v, part: VarlenCall, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
     """flash-attn's varlen function of whichever version is installed."""
-    half(q, "flash")
+    require_half_precision(q, "flash")
     version = flash_version()
     shared = {"softmax_scale": scale, "causal": part.causal, "softcap": softcap or 0.0}
     if dropout and version != 2:
@@ -187,5 +187,5 @@ def flash(q, k, v, part: Call, sides: tuple[int, int], scale, dropout, softcap) 
     return out[0] if isinstance(out, tuple) else out
 
 
-varlen_kernel = partial(run, torch_varlen)
-flash_kernel = partial(run, flash)
+varlen_kernel = partial(run_varlen, torch_varlen_attention)
+flash_kernel = partial(run_varlen, flash_varlen_attention)

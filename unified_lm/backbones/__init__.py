@@ -1,8 +1,8 @@
 """Decoders to start from: each knows how to load itself and how to be identified without loading."""
 
-from unified_lm.backbones.base import Backbone, Loaded
+from unified_lm.backbones.base import Backbone, LoadedBackbone
 from unified_lm.backbones.hub import Hub
 from unified_lm.backbones.smollm2 import SmolLM2
 from unified_lm.backbones.tiny import Tiny
 
-__all__ = ["Backbone", "Hub", "Loaded", "SmolLM2", "Tiny"]
+__all__ = ["Backbone", "Hub", "LoadedBackbone", "SmolLM2", "Tiny"]

@@ -17,7 +17,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedBackbone:
     """A decoder with its head, its tokenizer, and how its logits are to be read.
 
     ``logits_shift`` is the distance from a position to the token that its logits predict: 1 for autoregressive
@@ -38,7 +38,7 @@ class Backbone(Protocol):
     @property
     def name(self) -> str: ...
 
-    def load(self) -> Loaded: ...
+    def load(self) -> LoadedBackbone: ...
 
     def fingerprint(self) -> str: ...
 
@@ -50,7 +50,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def digest(content: Any) -> str:
+def json_digest(content: Any) -> str:
     """Sixteen hex digits that stand for JSON-like content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -86,7 +86,7 @@ def read_weights(
             "is config.json from the same checkpoint?"
         )
     require_finite(model, str(folder or model_class.__name__), dtype)
-    return with_every_row_learning(model).eval()
+    return train_padding_row(model).eval()
 
 
 def require_finite(model: PreTrainedModel, source: str, dtype: torch.dtype) -> None:
@@ -124,7 +124,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def with_every_row_learning(model: PreTrainedModel) -> PreTrainedModel:
+def train_padding_row(model: PreTrainedModel) -> PreTrainedModel:
     """transformers gives the padding token's embedding no gradient; where it is the end token too, that is a loss."""
     model.get_input_embeddings().padding_idx = None
     return model

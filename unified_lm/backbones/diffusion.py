@@ -33,7 +33,7 @@ TRANSFORMERS = SpecifierSet(">=5.23,<6")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionLayout:
+class DiffusionFormat:
     """How one family's checkpoint becomes a transformers decoder; ``logits_shift`` as in ``Loaded``."""
 
     model_class: type[PreTrainedModel]
@@ -42,7 +42,7 @@ class DiffusionLayout:
     config: Callable[[dict[str, Any]], PreTrainedConfig]
     rename: Callable[[str], str]
 
-    def read(self, facts: dict[str, Any], folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    def load_model(self, facts: dict[str, Any], folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         """The decoder from a folder's safetensors; ValueError where a tensor is missing or unknown."""
         weights = {
             self.rename(name): tensor
@@ -52,7 +52,7 @@ class DiffusionLayout:
         return read_weights(self.model_class, None, dtype, config=self.config(facts), weights=weights)
 
 
-def require_transformers() -> None:
+def require_supported_transformers() -> None:
     """ValueError where the installed transformers is outside the checked range."""
     if transformers.__version__ not in TRANSFORMERS:
         raise ValueError(
@@ -61,9 +61,9 @@ def require_transformers() -> None:
         )
 
 
-def _dream(facts: dict[str, Any]) -> Qwen2Config:
+def _dream_config(facts: dict[str, Any]) -> Qwen2Config:
     """Dream's configuration as Qwen2's."""
-    read = _Fields("Dream", facts)
+    read = _CheckpointConfig("Dream", facts)
     read.refuse("rope_scaling", "use_sliding_window")
     return Qwen2Config(
         vocab_size=read("vocab_size"),
@@ -80,9 +80,9 @@ def _dream(facts: dict[str, Any]) -> Qwen2Config:
     )
 
 
-def _llada(facts: dict[str, Any]) -> LlamaConfig:
+def _llada_config(facts: dict[str, Any]) -> LlamaConfig:
     """LLaDA's configuration as Llama's; only its Llama-like block is known."""
-    read = _Fields("LLaDA", facts)
+    read = _CheckpointConfig("LLaDA", facts)
     read.require(
         block_type="llama",
         layer_norm_type="rms",
@@ -109,7 +109,7 @@ def _llada(facts: dict[str, Any]) -> LlamaConfig:
 
 
 @dataclass(frozen=True)
-class _Fields:
+class _CheckpointConfig:
     """A config.json of which nothing is assumed."""
 
     family: str
@@ -170,19 +170,19 @@ def _rename_llada(name: str) -> str:
 
 
 # By config.json's model_type.
-DIFFUSION_LAYOUTS = {
-    "Dream": DiffusionLayout(
+DIFFUSION_FORMATS = {
+    "Dream": DiffusionFormat(
         model_class=Qwen2ForCausalLM,
         tokenizer_class=Qwen2Tokenizer,
         logits_shift=1,
-        config=_dream,
+        config=_dream_config,
         rename=lambda name: name,
     ),
-    "llada": DiffusionLayout(
+    "llada": DiffusionFormat(
         model_class=LlamaForCausalLM,
         tokenizer_class=PreTrainedTokenizerFast,
         logits_shift=0,
-        config=_llada,
+        config=_llada_config,
         rename=_rename_llada,
     ),
 }

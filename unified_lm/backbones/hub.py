@@ -22,15 +22,15 @@ from transformers import (
 )
 
 from unified_lm.backbones.base import (
-    Loaded,
-    digest,
+    LoadedBackbone,
+    json_digest,
     read_facts,
     read_tokenizer,
     read_weights,
     refused_where_unreadable,
     torch_dtype,
 )
-from unified_lm.backbones.diffusion import DIFFUSION_LAYOUTS, DiffusionLayout, require_transformers
+from unified_lm.backbones.diffusion import DIFFUSION_FORMATS, DiffusionFormat, require_supported_transformers
 from unified_lm.files import file_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -54,7 +54,7 @@ class Hub:
 
     def __post_init__(self) -> None:
         torch_dtype(self.dtype)
-        if self._local:
+        if self._is_local:
             if self.revision is not None:
                 raise ValueError(
                     f"backbone.id={self.id} is a local folder, which has no backbone.revision={self.revision}; "
@@ -75,29 +75,29 @@ class Hub:
 
     def fingerprint(self) -> str:
         """Content of a local folder (large files are read once), or the commit of a hub id."""
-        if not self._local:
-            return digest([self.id, self.revision, self.subfolder, self.dtype])
-        folder = self._folder()
+        if not self._is_local:
+            return json_digest([self.id, self.revision, self.subfolder, self.dtype])
+        folder = self._checkpoint_folder()
         files = {path.name: file_digest(path) for pattern in FILES for path in folder.glob(pattern)}
-        return digest([files, self.dtype])
+        return json_digest([files, self.dtype])
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedBackbone:
         config_file = self._config_file()
         facts = read_facts(config_file)
         kind, dtype = facts.get("model_type"), torch_dtype(self.dtype)
-        if kind in DIFFUSION_LAYOUTS:
-            return self._load_diffusion(DIFFUSION_LAYOUTS[kind], facts, dtype)
+        if kind in DIFFUSION_FORMATS:
+            return self._load_diffusion(DIFFUSION_FORMATS[kind], facts, dtype)
         config = _causal_config(config_file, kind)
-        folder = self._folder()
+        folder = self._checkpoint_folder()
         tokenizer = read_tokenizer(folder)
         model = read_weights(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], folder, dtype)
         _declare_padding(model, tokenizer, self.id)
-        return Loaded(model=model, tokenizer=tokenizer)
+        return LoadedBackbone(model=model, tokenizer=tokenizer)
 
-    def _load_diffusion(self, layout: DiffusionLayout, facts: dict[str, Any], dtype: torch.dtype) -> Loaded:
-        require_transformers()
+    def _load_diffusion(self, layout: DiffusionFormat, facts: dict[str, Any], dtype: torch.dtype) -> LoadedBackbone:
+        require_supported_transformers()
         layout.config(facts)  # refuses what cannot be mapped before gigabytes are fetched
-        folder = self._folder()
+        folder = self._checkpoint_folder()
         tokenizer = read_tokenizer(folder, layout.tokenizer_class)
         mask = facts.get("mask_token_id")
         if mask is None or not 0 <= mask < len(tokenizer):
@@ -105,9 +105,9 @@ class Hub:
                 f"mask_token_id={mask} in config.json of {self.id} is none of the {len(tokenizer)} tokens of its "
                 "tokenizer; a diffusion backbone cannot be used without its mask token"
             )
-        model = layout.read(facts, folder, dtype)
+        model = layout.load_model(facts, folder, dtype)
         _declare_padding(model, tokenizer, self.id)
-        return Loaded(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
+        return LoadedBackbone(model=model, tokenizer=tokenizer, logits_shift=layout.logits_shift, mask_token_id=mask)
 
     def config(self) -> PreTrainedConfig:
         """transformers' configuration of this decoder, from config.json alone.
@@ -117,22 +117,24 @@ class Hub:
         path = self._config_file()
         facts = read_facts(path)
         kind = facts.get("model_type")
-        return DIFFUSION_LAYOUTS[kind].config(facts) if kind in DIFFUSION_LAYOUTS else _causal_config(path, kind)
+        return DIFFUSION_FORMATS[kind].config(facts) if kind in DIFFUSION_FORMATS else _causal_config(path, kind)
 
     @property
-    def _local(self) -> bool:
+    def _is_local(self) -> bool:
         return Path(self.id).expanduser().is_dir()
 
     def _config_file(self) -> Path:
-        if self._local:
+        if self._is_local:
             path = Path(self.id).expanduser() / self.subfolder / "config.json"
             if not path.is_file():
                 raise ValueError(f"backbone.id={self.id} holds no config.json; give the folder of one checkpoint")
             return path
-        return Path(_fetch(hf_hub_download, self.id, "config.json", revision=self.revision, subfolder=self.subfolder))
+        return Path(
+            _download(hf_hub_download, self.id, "config.json", revision=self.revision, subfolder=self.subfolder)
+        )
 
-    def _folder(self) -> Path:
-        folder = Path(self.id).expanduser() / self.subfolder if self._local else self._snapshot()
+    def _checkpoint_folder(self) -> Path:
+        folder = Path(self.id).expanduser() / self.subfolder if self._is_local else self._download_snapshot()
         if not any(folder.glob("*.safetensors")):
             raise ValueError(
                 f"backbone.id={self.id} holds no *.safetensors in {folder}, and pickled weights are never opened; "
@@ -140,10 +142,10 @@ class Hub:
             )
         return folder
 
-    def _snapshot(self) -> Path:
+    def _download_snapshot(self) -> Path:
         """The files of the pinned commit in the hub cache, fetched where they are missing."""
         inside = f"{self.subfolder}/" if self.subfolder else ""
-        root = _fetch(
+        root = _download(
             snapshot_download,
             self.id,
             revision=self.revision,
@@ -153,7 +155,7 @@ class Hub:
         return Path(root) / self.subfolder
 
 
-def _fetch(download: Any, repository: str, *names: str, revision: str | None, **how: Any) -> str:
+def _download(download: Any, repository: str, *names: str, revision: str | None, **how: Any) -> str:
     """A file or snapshot of the hub cache, downloaded where it is missing and the hub can be reached."""
     try:
         return download(repository, *names, revision=revision, **how)
@@ -178,7 +180,7 @@ def _causal_config(path: Path, kind: str | None) -> PreTrainedConfig:
     if kind not in known:
         raise ValueError(
             f"model_type={kind} in {path} is no causal decoder of transformers and would need code "
-            f"from the checkpoint, which is never run; use one of transformers' own, or {sorted(DIFFUSION_LAYOUTS)}"
+            f"from the checkpoint, which is never run; use one of transformers' own, or {sorted(DIFFUSION_FORMATS)}"
         )
     with refused_where_unreadable(str(path)):
         return AutoConfig.from_pretrained(path.parent, local_files_only=True, trust_remote_code=False)

@@ -43,7 +43,7 @@ def decoder_config(backbone: Any) -> PretrainedConfig:
     if isinstance(backbone, Tiny):
         return backbone.config()
     if isinstance(backbone, SmolLM2):
-        return AutoConfig.from_pretrained(backbone.folder(), local_files_only=True)
+        return AutoConfig.from_pretrained(backbone.converted_folder(), local_files_only=True)
     if not isinstance(backbone, Hub):
         raise ValueError(f"{type(backbone).__name__} is no decoder whose shape can be read")
     if backbone.id in KNOWN and not Path(backbone.id).is_dir():

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from unified_lm.backbones.base import (
-    Loaded,
-    digest,
+    LoadedBackbone,
+    json_digest,
     read_tokenizer,
     read_weights,
     torch_dtype,
@@ -63,27 +63,27 @@ class SmolLM2:
         return "SmolLM2-135M-Instruct"
 
     def fingerprint(self) -> str:
-        return digest({"gguf": file_digest(gguf_path()), "converter": CONVERTER, "dtype": self.dtype})
+        return json_digest({"gguf": file_digest(find_gguf()), "converter": CONVERTER, "dtype": self.dtype})
 
-    def load(self) -> Loaded:
-        folder = self.folder()
+    def load(self) -> LoadedBackbone:
+        folder = self.converted_folder()
         with without_progress_bars():
             model = read_weights(LlamaForCausalLM, folder, torch_dtype(self.dtype))
-        return Loaded(model=model, tokenizer=read_tokenizer(folder))
+        return LoadedBackbone(model=model, tokenizer=read_tokenizer(folder))
 
-    def folder(self) -> Path:
+    def converted_folder(self) -> Path:
         """The converted checkpoint, made at the first call."""
-        source = gguf_path()
+        source = find_gguf()
         folder = cache_dir() / "backbones" / f"smollm2-{file_digest(source)[:16]}-{CONVERTER}"
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_name(f".{folder.name}.lock")):
                 if not folder.is_dir():
-                    _convert(source, folder)
+                    _convert_gguf(source, folder)
         return folder
 
 
-def gguf_path() -> Path:
+def find_gguf() -> Path:
     """The file inside the installed package, found without importing it (the import would ask for llama_cpp)."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec else None
@@ -96,7 +96,7 @@ def gguf_path() -> Path:
     )
 
 
-def _convert(source: Path, folder: Path) -> None:
+def _convert_gguf(source: Path, folder: Path) -> None:
     """Write the GGUF as a transformers checkpoint; ``folder`` appears only when it is complete."""
     log.info("converting %s to %s, once on this machine (about 10 s)", source.name, folder)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch, without_progress_bars():
@@ -107,7 +107,7 @@ def _convert(source: Path, folder: Path) -> None:
         partial.rename(folder)
 
 
-def read_gguf(source: Path) -> Loaded:
+def read_gguf(source: Path) -> LoadedBackbone:
     """The model in float32 and its tokenizer, straight from the file (about 5 s)."""
     reader = GGUFReader(source)
     facts = {name: field.contents() for name, field in reader.fields.items()}
@@ -117,11 +117,13 @@ def read_gguf(source: Path) -> Loaded:
             f"{source} holds architecture and tokenizer {kind}; this reader knows llama with smollm: "
             "load other models as unified_lm.backbones.Hub"
         )
-    model = read_weights(LlamaForCausalLM, None, torch.float32, config=_config(facts), weights=_weights(reader, facts))
-    return Loaded(model=model, tokenizer=_tokenizer(facts))
+    model = read_weights(
+        LlamaForCausalLM, None, torch.float32, config=_llama_config(facts), weights=_read_tensors(reader, facts)
+    )
+    return LoadedBackbone(model=model, tokenizer=_build_tokenizer(facts))
 
 
-def _config(facts: dict[str, Any]) -> LlamaConfig:
+def _llama_config(facts: dict[str, Any]) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=facts["llama.vocab_size"],
         hidden_size=facts["llama.embedding_length"],
@@ -141,7 +143,7 @@ def _config(facts: dict[str, Any]) -> LlamaConfig:
     )
 
 
-def _weights(reader: GGUFReader, facts: dict[str, Any]) -> dict[str, Tensor]:
+def _read_tensors(reader: GGUFReader, facts: dict[str, Any]) -> dict[str, Tensor]:
     """Every tensor of the file in float32 under transformers' name."""
     names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
     for layer in range(facts["llama.block_count"]):
@@ -164,7 +166,7 @@ def _rotate_halves(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _tokenizer(facts: dict[str, Any]) -> PreTrainedTokenizerFast:
+def _build_tokenizer(facts: dict[str, Any]) -> PreTrainedTokenizerFast:
     """Byte-level BPE that splits every digit off, as SmolLM2 was trained; GGUF readers in general lose that split."""
     tokens, kinds = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
     specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == SPECIAL]

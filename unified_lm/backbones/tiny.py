@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from unified_lm.backbones.base import Loaded, digest, torch_dtype
+from unified_lm.backbones.base import LoadedBackbone, json_digest, torch_dtype
 from unified_lm.backbones.chatml import CHATML
 
 ARCHITECTURES: dict[str, type[PretrainedConfig]] = {
@@ -37,7 +37,7 @@ SPECIAL_TOKENS = (
     "<unused_2>",
     "<unused_3>",
 )
-TEXT = """
+TOKENIZER_TEXT = """
 A language model reads a text from left to right and predicts the next token, one position after the other. An
 embedding model reads the same text and returns one vector, so that texts with a similar meaning lie close together.
 A query asks a question; a document may answer it. The retrieval system ranks every document by its similarity with
@@ -93,20 +93,22 @@ class Tiny:
         return f"tiny-{self.architecture}"
 
     def fingerprint(self) -> str:
-        return digest({"backbone": "tiny", "tokenizer_text": TEXT, "specials": SPECIAL_TOKENS, **asdict(self)})
+        return json_digest(
+            {"backbone": "tiny", "tokenizer_text": TOKENIZER_TEXT, "specials": SPECIAL_TOKENS, **asdict(self)}
+        )
 
-    def load(self) -> Loaded:
-        tokenizer = tiny_tokenizer(self.vocab)
+    def load(self) -> LoadedBackbone:
+        tokenizer = train_tiny_tokenizer(self.vocab)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = AutoModelForCausalLM.from_config(self.config(tokenizer), dtype=torch_dtype(self.dtype))
         # Set only now: a decoder built with a padding token has a row of zeros for it, here the end token's.
         model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-        return Loaded(model=model.eval(), tokenizer=tokenizer)
+        return LoadedBackbone(model=model.eval(), tokenizer=tokenizer)
 
     def config(self, tokenizer: PreTrainedTokenizerFast | None = None) -> PretrainedConfig:
         """transformers' configuration of this decoder; `tokenizer`: the one of these settings, where it is at hand."""
-        tokenizer = tokenizer or tiny_tokenizer(self.vocab)
+        tokenizer = tokenizer or train_tiny_tokenizer(self.vocab)
         head_dim = self.hidden // self.heads
         return ARCHITECTURES[self.architecture](
             vocab_size=self.vocab,
@@ -124,11 +126,11 @@ class Tiny:
             pad_token_id=None,
             # Five times the usual spread: attention is then far from uniform, so that a wrong mask shows in the states.
             initializer_range=0.1,
-            **self._window(),
+            **self._window_settings(),
             **({"query_pre_attn_scalar": head_dim} if self.architecture == "gemma3" else {}),
         )
 
-    def _window(self) -> dict[str, Any]:
+    def _window_settings(self) -> dict[str, Any]:
         """The keys by which each configuration class states which layers see how far."""
         if self.architecture == "llama":
             return {}
@@ -146,7 +148,7 @@ class Tiny:
         }
 
 
-def tiny_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+def train_tiny_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE of exactly ``vocab`` ids, learnt from the text above: every string round-trips."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -159,7 +161,7 @@ def tiny_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe.train_from_iterator(TEXT.splitlines(), trainer)
+    bpe.train_from_iterator(TOKENIZER_TEXT.splitlines(), trainer)
     if bpe.get_vocab_size() != vocab:
         raise ValueError(
             f"backbone.vocab={vocab} cannot be reached by the built-in text, which gives {bpe.get_vocab_size()} ids; "

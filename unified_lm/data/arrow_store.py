@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.files import cache_dir, digest, made_once, written_whole
+from unified_lm.files import cache_dir, create_once, strings_digest, write_atomically
 
 ROWS_A_BLOCK = 10_000
 FORMAT = "3"  # of the files written here; part of their names
@@ -134,7 +134,7 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Trai
 
     `make` receives an empty dictionary, in which it may count the rows that it leaves out.
     """
-    path = cache_dir() / "rows" / f"{digest(FORMAT, fingerprint)}.arrow"
+    path = cache_dir() / "rows" / f"{strings_digest(FORMAT, fingerprint)}.arrow"
     about = path.with_suffix(".json")
 
     def write(partial: Path) -> None:
@@ -147,10 +147,10 @@ def stored_rows(fingerprint: str, make: Callable[[dict[str, int]], Iterable[Trai
             for block in _record_batches(iter(progress), seen):
                 file.write_batch(block)
         known = {"fingerprint": fingerprint, "notes": notes, "corpus": seen.hexdigest()[:16]}
-        with written_whole(about) as partial_about:  # first, so that rows are never there without it
+        with write_atomically(about) as partial_about:  # first, so that rows are never there without it
             partial_about.write_text(json.dumps(known))
 
-    made_once(path, write)
+    create_once(path, write)
     key = str(path)
     if (found := _OPEN.get(key)) is None:
         import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import Any
 
 from unified_lm.data.records import Records
 from unified_lm.data.validity import BadRow
-from unified_lm.files import digest, file_digest
+from unified_lm.files import file_digest, strings_digest
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".txt", ".txt.gz")
 
@@ -59,7 +59,7 @@ class Files(Records):
         """Digest of the files' names and bytes; their folder does not matter."""
         files = self.list_files()
         content = (part for file in files for part in (file.name, file_digest(file)))
-        return f"files-{digest(self.name, self.sample_by, *content)}"
+        return f"files-{strings_digest(self.name, self.sample_by, *content)}"
 
     def data_sets(self) -> Iterator[tuple[str, Iterable[tuple[str, Any]]]]:
         files = self.list_files()

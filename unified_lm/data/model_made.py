@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.files import digest, folder_digest, written_whole
+from unified_lm.files import folder_digest, strings_digest, write_atomically
 from unified_lm.texts import text_hash
 
 ROWS = "rows.jsonl"
@@ -27,7 +27,7 @@ def part_files(folder: Path, texts: Sequence[str], size: int, suffix: str) -> It
     Raises `ValueError` for a folder that holds parts of other texts.
     """
     cuts = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
-    names = [f"part-{number:05d}-{digest(*texts[cut])}{suffix}" for number, cut in enumerate(cuts)]
+    names = [f"part-{number:05d}-{strings_digest(*texts[cut])}{suffix}" for number, cut in enumerate(cuts)]
     foreign = {path.name for path in folder.glob(f"part-*{suffix}")} - set(names)
     if foreign:
         raise ValueError(
@@ -45,7 +45,7 @@ def write_teacher_vectors(
         if not path.exists():
             vectors = np.asarray(encode(unique[cut]), dtype=np.float32)
             hashes = np.array([text_hash(text) for text in unique[cut]], dtype=np.int64)  # two columns, bit by bit
-            with written_whole(path) as partial, partial.open("wb") as file:
+            with write_atomically(path) as partial, partial.open("wb") as file:
                 np.save(file, np.concatenate([hashes.view(np.float32).reshape(-1, 2), vectors], axis=1))
     return TeacherVectors(folder=str(folder))
 
@@ -108,11 +108,11 @@ def write_own_answers(
     for path, cut in found:
         if not path.exists():
             answers = answer(list(rows[cut]))
-            with written_whole(path) as partial:
+            with write_atomically(path) as partial:
                 partial.write_text(json.dumps(answers), encoding="utf-8")
         done(cut.stop - cut.start)
     answers = [one for path, _ in found for one in json.loads(path.read_text(encoding="utf-8"))]
-    with written_whole(folder / ROWS) as partial, partial.open("w", encoding="utf-8") as file:
+    with write_atomically(folder / ROWS) as partial, partial.open("w", encoding="utf-8") as file:
         for row, text in zip(rows, answers, strict=True):
             if text.strip():
                 turns = [*row.history, ("user", row.query), ("assistant", text)]

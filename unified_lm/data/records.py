@@ -14,7 +14,7 @@ from unified_lm.data.arrow_store import Rows, stored_rows
 from unified_lm.data.record_formats import SHAPES, Record, columns_reader, detect_shape, turns_to_rows
 from unified_lm.data.rows import TrainingRow
 from unified_lm.data.validity import ON_BAD, BadRow, accept_rows
-from unified_lm.files import digest
+from unified_lm.files import strings_digest
 
 READER = "2"  # part of every fingerprint: raise it whenever other rows come out of the same records
 
@@ -76,7 +76,7 @@ class Records(ABC):
         """(name of a data set, its (location, record) pairs); a record that cannot be read is a `BadRow`."""
 
     def fingerprint(self) -> str:
-        return f"{self.records_fingerprint()}#{digest(READER, *self._changed_settings())}"
+        return f"{self.records_fingerprint()}#{strings_digest(READER, *self._changed_settings())}"
 
     def _changed_settings(self) -> list[str]:
         """Settings that differ from the defaults, so that a setting added later changes no fingerprint."""

@@ -14,7 +14,7 @@ from unified_lm.data.arrow_store import Rows
 from unified_lm.data.order import INCOMPLETE, BatchCut, keyed_permutation
 from unified_lm.data.rows import TrainingRow
 from unified_lm.data.sources import Source
-from unified_lm.files import digest
+from unified_lm.files import strings_digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Streams:
         named = sorted(
             (name, key, source) for name, stream in self.streams.items() for key, source in stream.sources.items()
         )
-        return digest(*(part for name, key, source in named for part in (name, key, source.fingerprint())))
+        return strings_digest(*(part for name, key, source in named for part in (name, key, source.fingerprint())))
 
     def load(self) -> Batches:
         """Read the sources, or their cached rows. Raises `ValueError` for a stream that fills no batch."""

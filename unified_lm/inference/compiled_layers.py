@@ -18,18 +18,18 @@ PARTS = 4
 FILLER = "filler"
 
 
-def sizes(budget: int) -> list[int]:
+def pack_sizes(budget: int) -> list[int]:
     """The sizes of packs: a quarter of the budget, a half, three quarters, all of it."""
     return [-(-budget * part // PARTS) for part in range(1, PARTS + 1)]
 
 
-def filler(sequences: Many[Sequence], shared: int, budget: int) -> list[Sequence]:
+def build_filler(sequences: Many[Sequence], shared: int, budget: int) -> list[Sequence]:
     """The sequence that fills a pack of these, which have `shared` tokens in common, up to the next size.
 
     None is needed where they have that size; a pack beyond the budget stays as it is, and is not compiled.
     """
     tokens = sum(len(sequence) - shared for sequence in sequences)
-    room = next((size - tokens for size in sizes(budget) if size >= tokens), 0)
+    room = next((size - tokens for size in pack_sizes(budget) if size >= tokens), 0)
     if not room:
         return []
     first = sequences[0]
@@ -45,7 +45,7 @@ class CompiledLayers:
         self._forwards = [torch.compile(layer.forward, dynamic=False) for layer in self._layers]
 
     @contextmanager
-    def used(self, on: bool) -> Iterator[None]:
+    def enable(self, on: bool) -> Iterator[None]:
         """The model's forwards run through the compiled layers inside; elsewhere, and where not `on`, as they are."""
         for layer, forward in zip(self._layers, self._forwards, strict=True):
             if on:

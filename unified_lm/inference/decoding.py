@@ -54,7 +54,7 @@ class Generated:
         return not self.text.strip()
 
 
-def hidden_states(
+def decode_states(
     model: UnifiedLM,
     tokens: Sequence[Ids],
     *,
@@ -73,10 +73,10 @@ def hidden_states(
     if real is not None:
         positions = (real.cumsum(dim=1) - 1).clamp(min=0)[:, seen:]
     prefixes = torch.tensor(prefix).expand(b)
-    mask = prefix_mask(prefixes.to(ids.device), ids.shape, real) if bool(prefixes.any()) else real
-    with model.precision():
+    mask = build_prefix_mask(prefixes.to(ids.device), ids.shape, real) if bool(prefixes.any()) else real
+    with model.autocast_context():
         out = model.backbone.base_model(
-            inputs_embeds=model.embed(ids.flatten()).view(b, n, -1),
+            inputs_embeds=model.embed_tokens(ids.flatten()).view(b, n, -1),
             position_ids=positions,
             attention_mask=mask,
             cache=past,
@@ -95,12 +95,12 @@ def next_token_logits(model: UnifiedLM, states: Float[Tensor, "k d"]) -> Float[T
     return logits if cap is None else cap * (logits / cap).tanh()
 
 
-def empty_cache(model: UnifiedLM) -> DynamicCache:
+def new_cache(model: UnifiedLM) -> DynamicCache:
     """A key-value cache in the shape of the decoder's layers."""
     return DynamicCache(config=model.backbone.config.get_text_config())
 
 
-def batches(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[int]]:
+def batch_by_length(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[int]]:
     """Indices of rows in batches of similar length, the longest first, each batch within `tokens` in the end."""
     rows: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -112,7 +112,7 @@ def batches(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[i
         yield rows
 
 
-def likelihoods(
+def compute_likelihoods(
     model: UnifiedLM, states: Sequence[Float[Tensor, "_ d"]], continuations: Sequence[Ids]
 ) -> list[Likelihood]:
     """Of each continuation, read from the states that its tokens are predicted from; in float32."""
@@ -128,7 +128,7 @@ def likelihoods(
     return [Likelihood(own.sum().item(), bool(same.all())) for own, same in parts]
 
 
-def choose(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[torch.Generator]) -> list[int]:
+def choose_tokens(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[torch.Generator]) -> list[int]:
     """The most likely token of each row at temperature 0, else one drawn from its stream."""
     if not temperature:
         return logits.argmax(dim=-1).tolist()
@@ -136,7 +136,7 @@ def choose(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[t
     return [int(torch.multinomial(row, 1, generator=g)) for row, g in zip(chances, streams, strict=True)]
 
 
-def prefix_mask(
+def build_prefix_mask(
     prefix: Int[Tensor, " b"], shape: tuple[int, int], real: Int[Tensor, "b n"] | None
 ) -> Bool[Tensor, "b 1 n n"]:
     """Who sees whom when the tokens before index `prefix` see each other and all others see only the past.
@@ -151,12 +151,12 @@ def prefix_mask(
     return seen[:, None]
 
 
-def first_stop(text: str, stop: Sequence[str]) -> int | None:
+def find_first_stop(text: str, stop: Sequence[str]) -> int | None:
     """Where the first of the stop strings begins in the text; None where none occurs."""
     return min((text.index(end) for end in stop if end and end in text), default=None)
 
 
-def last_place(ids: Ids, part: Ids) -> int | None:
+def find_last_occurrence(ids: Ids, part: Ids) -> int | None:
     """Where `part` begins for the last time; None where it does not occur or is empty."""
     n = len(part)
     starts = (i for i in range(len(ids) - n, -1, -1) if tuple(ids[i : i + n]) == tuple(part))
@@ -164,7 +164,7 @@ def last_place(ids: Ids, part: Ids) -> int | None:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """No gradients and no dropout inside; every module's mode is as before outside."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -176,7 +176,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def slides(config: PretrainedConfig) -> bool:
+def has_sliding_window(config: PretrainedConfig) -> bool:
     """Whether any layer of the decoder sees only a window."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     return bool(getattr(config, "sliding_window", None)) and "sliding_attention" in kinds

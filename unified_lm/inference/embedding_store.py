@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unified_lm.files import digest, written_whole
+from unified_lm.files import strings_digest, write_atomically
 from unified_lm.packing import Sequence
 
-KEY = 16  # bytes
-SHARD = 4096  # vectors that wait for a write at most
-SECONDS = 15.0  # that a vector waits at most while others come: what a killed process loses
+KEY_BYTES = 16  # bytes
+SHARD_VECTORS = 4096  # vectors that wait for a write at most
+MAX_WAIT_SECONDS = 15.0  # that a vector waits at most while others come: what a killed process loses
 
 
-def key(sequence: Sequence) -> bytes:
+def vector_key(sequence: Sequence) -> bytes:
     """What a vector depends on beside its space: token ids, attention mode, and the spans a read-out may take."""
     told = (sequence.mode, sequence.prefix, sorted(sequence.spans.items()))
     tokens = np.asarray(sequence.tokens, dtype=np.int64).tobytes()
-    return hashlib.blake2b(tokens + repr(told).encode(), digest_size=KEY).digest()
+    return hashlib.blake2b(tokens + repr(told).encode(), digest_size=KEY_BYTES).digest()
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -48,37 +48,37 @@ def weights_digest(model: nn.Module) -> str:
         return f"{name} {tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(bits).hexdigest()}"
 
     with ThreadPoolExecutor(thread_name_prefix="digest") as pool:
-        return digest(*pool.map(line, [*model.named_parameters(), *model.named_buffers()]))
+        return strings_digest(*pool.map(line, [*model.named_parameters(), *model.named_buffers()]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class EmbeddingStore:
     """A folder of spaces. It grows by 4 d bytes a text and model, and may be deleted at any time.
 
     `trusting`: the weights are taken to be those that an encoder names, and are not read to make sure.
     """
 
     folder: Path
-    trusting: bool = False
+    trust_weights: bool = False
 
     @classmethod
-    def asked_for(cls) -> Store | None:
+    def from_environment(cls) -> EmbeddingStore | None:
         """The folder that UNIFIED_LM_EMBEDDINGS names; None where it names none."""
         folder = os.environ.get("UNIFIED_LM_EMBEDDINGS")
         return cls(folder=Path(folder).expanduser()) if folder else None
 
-    def space(self, identity: dict[str, Any]) -> Space:
+    def open_space(self, identity: dict[str, Any]) -> VectorSpace:
         """The space of that identity; its folder says what it is of."""
         told = json.dumps(identity, sort_keys=True, default=str)
-        folder = self.folder / digest(told)
+        folder = self.folder / strings_digest(told)
         if not (folder / "space.json").exists():
-            with written_whole(folder / "space.json") as partial:
+            with write_atomically(folder / "space.json") as partial:
                 partial.write_text(told + "\n", encoding="utf-8")
-        return Space(folder=folder)
+        return VectorSpace(folder=folder)
 
 
 @dataclass(frozen=True)
-class Space:
+class VectorSpace:
     """The vectors of one identity, as they were when it was opened."""
 
     folder: Path
@@ -87,14 +87,14 @@ class Space:
     def shards(self) -> list[Shard]:
         return [Shard.open(path) for path in sorted(self.folder.glob("*.keys.npy"))]
 
-    def get(self, keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    def look_up(self, keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the keys that are here, and their vectors [m, d]."""
         wanted = np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)
         numbers, vectors = [np.empty(0, dtype=np.int64)], []
         open_ = np.ones(len(keys), dtype=bool)
         for shard in self.shards:
             asked = np.flatnonzero(open_)
-            hit, rows = shard.find(wanted[asked])
+            hit, rows = shard.find_rows(wanted[asked])
             if len(rows):
                 numbers.append(asked[hit])
                 vectors.append(shard.vectors[rows])
@@ -102,15 +102,15 @@ class Space:
         return np.concatenate(numbers), np.concatenate(vectors) if vectors else np.empty((0, 0), dtype=np.float32)
 
     @contextmanager
-    def writer(self) -> Iterator[Writer]:
+    def open_writer(self) -> Iterator[ShardWriter]:
         """Writes in the background; leaving waits for the last one, also where an error ends the block."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="store") as pool:
-            writer = Writer(self.folder, pool)
+            writer = ShardWriter(self.folder, pool)
             try:
                 yield writer
             finally:
                 writer.flush()
-                writer.wait()
+                writer.wait_for_writes()
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ class Shard:
         vectors = path.with_name(path.name.replace(".keys.npy", ".npy"))
         return cls(np.load(path, mmap_mode="r"), np.load(vectors, mmap_mode="r"))
 
-    def find(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_rows(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the wanted keys that are here, and their rows."""
         at = np.minimum(np.searchsorted(self.keys[:, 0], wanted[:, 0]), len(self.keys) - 1)
         hit = np.flatnonzero((self.keys[at] == wanted).all(axis=1))
         return hit, at[hit]
 
 
-class Writer:
+class ShardWriter:
     """Collects vectors and writes a shard whenever enough of them wait, or any for long. Only finite ones are kept."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
@@ -143,29 +143,29 @@ class Writer:
         self._writes: list[Future[None]] = []
         self._flushed = time.monotonic()
 
-    def put(self, keys: list[bytes], vectors: np.ndarray) -> None:
+    def add(self, keys: list[bytes], vectors: np.ndarray) -> None:
         finite = np.isfinite(vectors).all(axis=1)
         self._keys += [key for key, good in zip(keys, finite, strict=True) if good]
         self._vectors.append(vectors[finite])
-        if len(self._keys) >= SHARD or time.monotonic() - self._flushed >= SECONDS:
+        if len(self._keys) >= SHARD_VECTORS or time.monotonic() - self._flushed >= MAX_WAIT_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         if self._keys:
-            self._writes.append(self._pool.submit(write, self._folder, self._keys, np.concatenate(self._vectors)))
+            self._writes.append(self._pool.submit(write_shard, self._folder, self._keys, np.concatenate(self._vectors)))
             self._keys, self._vectors = [], []
         self._flushed = time.monotonic()
 
-    def wait(self) -> None:
+    def wait_for_writes(self) -> None:
         """Raises what a write raised, such as `OSError` for a full disk."""
         for done in self._writes:
             done.result()
 
 
-def write(folder: Path, keys: list[bytes], vectors: np.ndarray) -> None:
+def write_shard(folder: Path, keys: list[bytes], vectors: np.ndarray) -> None:
     numbers = np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)
     order = np.argsort(numbers[:, 0], kind="stable")
     name = uuid.uuid4().hex
     for suffix, array in ((".npy", vectors[order]), (".keys.npy", numbers[order])):
-        with written_whole(folder / f"{name}{suffix}") as partial, partial.open("wb") as file:
+        with write_atomically(folder / f"{name}{suffix}") as partial, partial.open("wb") as file:
             np.save(file, array)

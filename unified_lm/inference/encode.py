@@ -19,26 +19,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from unified_lm.attention.layout import Held
-from unified_lm.flops import forward_flops, mfu
-from unified_lm.inference.compiled_layers import CompiledLayers, filler, sizes
-from unified_lm.inference.embedding_store import Space, Store, Writer, key, weights_digest
-from unified_lm.inference.prefetch import fetched, pinned, prefetched
-from unified_lm.inference.shared_prefix import worth_sharing
+from unified_lm.attention.layout import PrefixCache
+from unified_lm.flops import forward_flops, model_flops_utilization
+from unified_lm.inference.compiled_layers import CompiledLayers, build_filler, pack_sizes
+from unified_lm.inference.embedding_store import EmbeddingStore, ShardWriter, VectorSpace, vector_key, weights_digest
+from unified_lm.inference.prefetch import copy_to_host, pin_batch, prefetch
+from unified_lm.inference.shared_prefix import shared_prefix_length
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence, collate
 from unified_lm.prompts.template import Format
-from unified_lm.readout import Readout, normalized
+from unified_lm.readout import Readout, normalize_vectors
 
 log = logging.getLogger(__name__)
 
 SIDES = ("query", "document")
-WINDOW = 2048  # texts that are tokenized at a time
-AHEAD = 4  # packs that wait for a device at most
+TEXTS_PER_WINDOW = 2048  # texts that are tokenized at a time
+PACKS_AHEAD = 4  # packs that wait for a device at most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PackJob:
     """A pack, how many of its tokens only fill it, the numbers of its texts, and their keys in the store (if any)."""
 
     batch: PackedBatch
@@ -59,20 +59,20 @@ class Encoder:
     """
 
     model: UnifiedLM
-    form: Format
+    format: Format
     readout: str
     weights: dict[str, Any] = field(default_factory=dict)
     similarity: str = "cosine"
     budget: int = 2048
-    sharing: bool = True
+    share_prefix: bool = True
     compiled: bool = False
-    store: Store | None = None
+    store: EmbeddingStore | None = None
     replicas: tuple[UnifiedLM, ...] = ()
     on_log: Callable[[dict[str, int | float]], None] = lambda counters: None
 
     @property
     def attention(self) -> str:
-        return self.form.plan.embed
+        return self.format.plan.embed
 
     def with_similarity(self, similarity: str) -> Encoder:
         """The same encoder; its vectors are normalized for "cosine" only."""
@@ -90,17 +90,17 @@ class Encoder:
             "weights": self.weights,
             "dtype": self.dtype,
             "attention": self.attention,
-            "template": asdict(self.form.template),
+            "template": asdict(self.format.template),
             "readout": self.readout,
-            "slots": [self.form.slots, self.form.document_slots],
-            "lengths": [self.form.query_length, self.form.document_length],
+            "slots": [self.format.slots, self.format.document_slots],
+            "lengths": [self.format.query_length, self.format.document_length],
             "similarity": self.similarity,
         }
 
     @property
-    def space(self) -> dict[str, Any]:
+    def vector_identity(self) -> dict[str, Any]:
         """What decides a vector beside its sequence, by content: two runs with the same weights share their vectors."""
-        named = self.weights if self.store is not None and self.store.trusting else {}
+        named = self.weights if self.store is not None and self.store.trust_weights else {}
         config = self.model.backbone.config.to_dict()
         adapters = getattr(self.model.backbone, "peft_config", {})
         return {
@@ -113,17 +113,17 @@ class Encoder:
             "similarity": self.similarity,
         }
 
-    def sequences(self, texts: list[str], side: str, instruction: str = "") -> list[Sequence]:
+    def build_sequences(self, texts: list[str], side: str, instruction: str = "") -> list[Sequence]:
         """The sequences that are encoded for these texts."""
         if side not in SIDES:
             raise ValueError(f"side={side!r} is unknown; use query or document")
-        template = self.form.template
+        template = self.format.template
         if instruction and "{instruction}" not in (template.query if side == "query" else template.document):
             raise ValueError(
                 f"template {template.name} has no {{instruction}} for the {side}'s {instruction!r}; use a "
                 "template that has, or instructions that give none"
             )
-        return (self.form.queries if side == "query" else self.form.documents)(texts, instruction)
+        return (self.format.query_sequences if side == "query" else self.format.document_sequences)(texts, instruction)
 
     def encode(self, texts: list[str], *, side: str, instruction: str = "") -> np.ndarray:
         """Vectors [n, d] float32 of n texts, in their order; equal texts are computed once.
@@ -136,24 +136,24 @@ class Encoder:
         unique = list(dict.fromkeys(texts))
         out = np.zeros((len(unique), self.model.width), dtype=np.float32)
         if unique:
-            self.fill(out, unique, side, instruction)
+            self.encode_into(out, unique, side, instruction)
         place = {text: i for i, text in enumerate(unique)}
         return out[[place[text] for text in texts]]
 
-    def fill(self, out: np.ndarray, texts: list[str], side: str, instruction: str) -> None:
+    def encode_into(self, out: np.ndarray, texts: list[str], side: str, instruction: str) -> None:
         """Write the vectors of distinct texts into `out`, from the store or computed on all devices."""
         began = time.perf_counter()
         counters: dict[str, int | float] = dict.fromkeys(("tokens", "filler", "shared", "flops", "packs", "waited"), 0)
         models = (self.model, *self.replicas)
         with ExitStack() as stack:
-            space = None if self.store is None else self.store.space(self.space)
-            writer = None if space is None else stack.enter_context(space.writer())
+            space = None if self.store is None else self.store.open_space(self.vector_identity)
+            writer = None if space is None else stack.enter_context(space.open_writer())
             for model in models:
                 stack.enter_context(evaluating(model))
-            jobs = stack.enter_context(prefetched(self.jobs(texts, side, instruction, space, out), AHEAD))
+            jobs = stack.enter_context(prefetch(self.prepare_jobs(texts, side, instruction, space, out), PACKS_AHEAD))
             lock = threading.Lock()
             with ThreadPoolExecutor(max_workers=len(models), thread_name_prefix="device") as pool:
-                work = [pool.submit(self.run, model, jobs, out, writer, lock, counters) for model in models]
+                work = [pool.submit(self.compute_packs, model, jobs, out, writer, lock, counters) for model in models]
                 for done in work:
                     done.result()
         if lost := [number for number, vector in enumerate(out) if not np.isfinite(vector).all()]:
@@ -171,56 +171,56 @@ class Encoder:
             "tokens_per_s": counters["tokens"] / seconds,
             "padding_factor": 1 + counters["filler"] / max(1, counters["tokens"]),
             "data_wait_s": counters["waited"],
-            **mfu(lambda: counters["flops"] / len(models), seconds, self.model.device),
+            **model_flops_utilization(lambda: counters["flops"] / len(models), seconds, self.model.device),
         }
         log.info("encoded %s", told)
         self.on_log(told)
 
-    def jobs(
-        self, texts: list[str], side: str, instruction: str, space: Space | None, out: np.ndarray
-    ) -> Iterator[Job]:
+    def prepare_jobs(
+        self, texts: list[str], side: str, instruction: str, space: VectorSpace | None, out: np.ndarray
+    ) -> Iterator[PackJob]:
         """Packs of the texts that the store has not, the longest first; those that it has go to `out`."""
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        for start in range(0, len(order), WINDOW):
-            numbers = order[start : start + WINDOW]
-            sequences = self.sequences([texts[i] for i in numbers], side, instruction)
-            keys = [] if space is None else [key(sequence) for sequence in sequences]
+        for start in range(0, len(order), TEXTS_PER_WINDOW):
+            numbers = order[start : start + TEXTS_PER_WINDOW]
+            sequences = self.build_sequences([texts[i] for i in numbers], side, instruction)
+            keys = [] if space is None else [vector_key(sequence) for sequence in sequences]
             missing = list(range(len(numbers)))
             if space is not None:
-                found, vectors = space.get(keys)
+                found, vectors = space.look_up(keys)
                 if len(found):
                     out[[numbers[i] for i in found]] = vectors
                     missing = sorted(set(missing) - set(found.tolist()))
             new = [sequences[i] for i in missing]
-            shared = worth_sharing(new, Readout.named(self.readout)) if self.sharing else 0
-            for part in self.packs([len(sequence) - shared for sequence in new]):
+            shared = shared_prefix_length(new, Readout.from_name(self.readout)) if self.share_prefix else 0
+            for part in self.group_by_budget([len(sequence) - shared for sequence in new]):
                 chosen = [missing[i] for i in part]
                 packed = [sequences[i] for i in chosen]
-                more = filler(packed, shared, self.budget) if self.compiled else []
-                batch = collate([*packed, *more], shared=shared)
-                yield Job(
-                    batch=pinned(batch) if self.model.device.type == "cuda" else batch,
+                more = build_filler(packed, shared, self.budget) if self.compiled else []
+                batch = collate([*packed, *more], prefix_length=shared)
+                yield PackJob(
+                    batch=pin_batch(batch) if self.model.device.type == "cuda" else batch,
                     filler=sum(len(sequence) - shared for sequence in more),
                     numbers=[numbers[i] for i in chosen],
                     keys=[keys[i] for i in chosen] if keys else [],
                 )
 
     @torch.inference_mode()
-    def run(
+    def compute_packs(
         self,
         model: UnifiedLM,
-        jobs: Iterator[Job],
+        jobs: Iterator[PackJob],
         out: np.ndarray,
-        writer: Writer | None,
+        writer: ShardWriter | None,
         lock: AbstractContextManager[Any],
         counters: dict[str, int | float],
     ) -> None:
         """Compute packs on one device until there are none. A pack's vectors are fetched while the next one runs."""
-        readout = Readout.named(self.readout)
+        readout = Readout.from_name(self.readout)
         layers = CompiledLayers(model) if self.compiled else None
         first: tuple[int, ...] = ()
-        held: Held = {}
-        flying: tuple[Job, torch.Tensor, Callable[[], None]] | None = None
+        held: PrefixCache = {}
+        flying: tuple[PackJob, torch.Tensor, Callable[[], None]] | None = None
         while True:
             start = time.perf_counter()
             with lock:
@@ -229,13 +229,13 @@ class Encoder:
             landed, flying = flying, None
             if job is not None:
                 batch = job.batch.to(model.device)
-                if batch.shared and batch.shared != first:
-                    first, held = batch.shared, model.keys_and_values(batch.shared)
-                with layers.used(len(batch) in sizes(self.budget)) if layers else nullcontext():
-                    states = model.states(batch, held)
-                vectors = readout.vectors(states, batch, list(range(len(job.numbers))), model.heads)
-                vectors = (normalized(vectors) if self.similarity == "cosine" else vectors).float()
-                flying = (job, *fetched(vectors))
+                if batch.shared_prefix and batch.shared_prefix != first:
+                    first, held = batch.shared_prefix, model.compute_prefix_cache(batch.shared_prefix)
+                with layers.enable(len(batch) in pack_sizes(self.budget)) if layers else nullcontext():
+                    states = model.hidden_states(batch, held)
+                vectors = readout.read_vectors(states, batch, list(range(len(job.numbers))), model.heads)
+                vectors = (normalize_vectors(vectors) if self.similarity == "cosine" else vectors).float()
+                flying = (job, *copy_to_host(vectors))
             if landed is not None:
                 done, host, ready = landed
                 ready()
@@ -243,15 +243,15 @@ class Encoder:
                     out[done.numbers] = host.numpy()
                     counters["tokens"] += len(done.batch) - done.filler
                     counters["filler"] += done.filler
-                    counters["shared"] += len(done.batch.shared) * len(done.numbers)
+                    counters["shared"] += len(done.batch.shared_prefix) * len(done.numbers)
                     counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
                     counters["packs"] += 1
                     if writer is not None:
-                        writer.put(done.keys, out[done.numbers])
+                        writer.add(done.keys, out[done.numbers])
             if job is None:
                 return
 
-    def packs(self, lengths: list[int]) -> Iterator[list[int]]:
+    def group_by_budget(self, lengths: list[int]) -> Iterator[list[int]]:
         """Indices of sequences of these lengths, longest first, in packs of at most `budget` tokens."""
         part: list[int] = []
         room = self.budget

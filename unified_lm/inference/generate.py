@@ -21,29 +21,29 @@ from unified_lm.inference.decoding import (
     Ids,
     Likelihood,
     Prompt,
-    batches,
-    choose,
-    empty_cache,
-    evaluating,
-    first_stop,
-    hidden_states,
-    last_place,
-    likelihoods,
+    batch_by_length,
+    choose_tokens,
+    compute_likelihoods,
+    decode_states,
+    evaluation_mode,
+    find_first_stop,
+    find_last_occurrence,
+    has_sliding_window,
+    new_cache,
     next_token_logits,
-    slides,
 )
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
 from unified_lm.prompts.conversation import answer_header
 from unified_lm.prompts.template import Format
-from unified_lm.trainable import adapters_off
+from unified_lm.trainable import disable_adapters
 
-WORTH_SHARING = 128
+MIN_SAVED_TOKENS = 128
 """Tokens that must be saved by reading a common context once: small forwards cost more a token than packs."""
 
 
-class Generator:
+class TextGenerator:
     """A decoder that continues token ids.
 
     `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is
@@ -79,7 +79,7 @@ class Generator:
             raise ValueError("with_slots=True needs a format with slots; give it slots > 0 or leave with_slots out")
         if self.attention == "bidirectional":
             raise ValueError("attention.generate=bidirectional sees the token it predicts; use causal or prefix")
-        if self.attention == "prefix" and slides(config):
+        if self.attention == "prefix" and has_sliding_window(config):
             raise ValueError(
                 "attention.generate=prefix cannot run on layers with a sliding window; "
                 "use causal, or a decoder that attends to everything"
@@ -107,7 +107,7 @@ class Generator:
             "template": asdict(self.format.template) if self.format else None,
         }
 
-    def overflow(self, prompt: int, answer: int) -> int:
+    def count_overflow(self, prompt: int, answer: int) -> int:
         """How many tokens a prompt of `prompt` tokens loses so that `answer` more can be read behind it."""
         return max(0, prompt + self.slots + answer - self.max_length)
 
@@ -123,18 +123,26 @@ class Generator:
         for i, (context, continuation) in enumerate(pairs):
             if not continuation:
                 raise ValueError(f"pair {i} has an empty continuation, which has no likelihood")
-            groups[self.prompt(context, len(continuation) - 1)].append(i)
+            groups[self.fit_prompt(context, len(continuation) - 1)].append(i)
         results: dict[int, Likelihood] = {}
-        with self._working():
-            shared = {p: members for p, members in groups.items() if len(p.ids) * (len(members) - 1) >= WORTH_SHARING}
+        with self._inference_context():
+            shared = {
+                p: members for p, members in groups.items() if len(p.ids) * (len(members) - 1) >= MIN_SAVED_TOKENS
+            }
             alone = [(prompt, i) for prompt, members in groups.items() if prompt not in shared for i in members]
-            packed = self._packed([prompt for prompt, _ in alone], [pairs[i][1] for _, i in alone])
+            packed = self._likelihoods_in_packs([prompt for prompt, _ in alone], [pairs[i][1] for _, i in alone])
             for (_, i), scored in zip(alone, packed, strict=True):
                 results[i] = scored
                 if done:
                     done(len(results))
             for prompt, members in shared.items():
-                results.update(zip(members, self._shared(prompt, [pairs[i][1] for i in members]), strict=True))
+                results.update(
+                    zip(
+                        members,
+                        self._likelihoods_of_shared_context(prompt, [pairs[i][1] for i in members]),
+                        strict=True,
+                    )
+                )
                 if done:
                     done(len(results))
         return [results[i] for i in range(len(pairs))]
@@ -156,21 +164,21 @@ class Generator:
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={max_new_tokens} leaves nothing to generate; give at least one")
-        ready = [self.prompt(prompt, max_new_tokens) for prompt in prompts]
-        ends = self.end_ids(stop)
+        ready = [self.fit_prompt(prompt, max_new_tokens) for prompt in prompts]
+        ends = self.find_end_ids(stop)
         streams = [torch.Generator(self.model.device).manual_seed(hash((seed, i)) % 2**63) for i in range(len(ready))]
         results: dict[int, Generated] = {}
-        with self._working():
-            for rows in batches([len(prompt.ids) for prompt in ready], max_new_tokens, self.batch_tokens):
+        with self._inference_context():
+            for rows in batch_by_length([len(prompt.ids) for prompt in ready], max_new_tokens, self.batch_tokens):
                 drawing = [(ready[i], streams[i]) for i in rows]
-                answers = self._decode(drawing, max_new_tokens, stop, ends, temperature)
+                answers = self._decode_batch(drawing, max_new_tokens, stop, ends, temperature)
                 for i, ids in zip(rows, answers, strict=True):
-                    results[i] = self._answer(ids, stop, ends, ready[i].dropped)
+                    results[i] = self._finish_answer(ids, stop, ends, ready[i].dropped)
                 if done:
                     done(len(results))
         return [results[i] for i in range(len(ready))]
 
-    def prompt(self, ids: Ids, answer: int) -> Prompt:
+    def fit_prompt(self, ids: Ids, answer: int) -> Prompt:
         """A prompt as the model reads it: slots placed, cut on the left so that `answer` more tokens fit."""
         if not ids:
             raise ValueError("an empty prompt has no next token; give it at least the beginning of sequence")
@@ -180,11 +188,11 @@ class Generator:
                 f"max_length={self.max_length} leaves no room for a prompt in front of {answer} tokens; "
                 "raise it or lower the budget of new tokens"
             )
-        kept, dropped = tuple(ids), self.overflow(len(ids), answer)
+        kept, dropped = tuple(ids), self.count_overflow(len(ids), answer)
         if dropped:
             bos = kept[:1] if kept[0] == self.bos_token_id else ()
             kept = bos + kept[len(kept) - room + len(bos) :]
-        at = last_place(kept, self.header)
+        at = find_last_occurrence(kept, self.header)
         if at is None and self.slots:
             raise ValueError(
                 "slots stand in front of the answer's turn, which this prompt does not have; "
@@ -195,7 +203,7 @@ class Generator:
         prefix = before + self.slots if self.attention == "prefix" else 0
         return Prompt(ids=kept[:before] + slots + kept[before:], prefix=prefix, dropped=dropped)
 
-    def end_ids(self, stop: Sequence[str] = ()) -> frozenset[int]:
+    def find_end_ids(self, stop: Sequence[str] = ()) -> frozenset[int]:
         """Token ids that end an answer: tokenizer's, model's and template's, and stops that are one special token."""
         configured = self.model.backbone.generation_config.eos_token_id
         ends = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
@@ -207,13 +215,13 @@ class Generator:
         return frozenset(ends - {None})
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _inference_context(self) -> Iterator[None]:
         """The model as it works here. One precision context for all forwards: autocast then casts each weight once."""
-        adapters = adapters_off(self.model) if self.without_adapters else nullcontext()
-        with evaluating(self.model), adapters, self.model.precision():
+        adapters = disable_adapters(self.model) if self.without_adapters else nullcontext()
+        with evaluation_mode(self.model), adapters, self.model.autocast_context():
             yield
 
-    def _packed(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:
+    def _likelihoods_in_packs(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:
         """Likelihoods of continuations that have a context each, in packs of at most `batch_tokens` tokens."""
         rows = [
             Row(tokens=(*prompt.ids, *continuation[:-1]), row=i, mode=self.attention, prefix=prompt.prefix)
@@ -221,29 +229,29 @@ class Generator:
         ]
         for batch in pack(rows, self.batch_tokens):
             batch = batch.to(self.model.device)
-            states = self.model.states(batch)
+            states = self.model.hidden_states(batch)
             stops = [start + len(row) for row, start in zip(batch.sequences, batch.starts, strict=True)]
             ends = [continuations[row.row] for row in batch.sequences]
             asked = [states[stop - len(end) : stop] for stop, end in zip(stops, ends, strict=True)]
-            yield from likelihoods(self.model, asked, ends)
+            yield from compute_likelihoods(self.model, asked, ends)
 
-    def _shared(self, prompt: Prompt, continuations: Sequence[Ids]) -> list[Likelihood]:
+    def _likelihoods_of_shared_context(self, prompt: Prompt, continuations: Sequence[Ids]) -> list[Likelihood]:
         """Likelihoods of continuations of one context, which is read once; padding stands behind, where none looks."""
-        past = empty_cache(self.model)
-        first = hidden_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)[0, -1:]
+        past = new_cache(self.model)
+        first = decode_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)[0, -1:]
         asked = {i: first for i, continuation in enumerate(continuations) if len(continuation) == 1}
         rest = {i: continuation[:-1] for i, continuation in enumerate(continuations) if len(continuation) > 1}
         order = list(rest)
-        for group in batches([len(rest[i]) for i in order], len(prompt.ids), self.batch_tokens):
+        for group in batch_by_length([len(rest[i]) for i in order], len(prompt.ids), self.batch_tokens):
             members = [order[at] for at in group]
             width = max(len(rest[i]) for i in members)
             own = deepcopy(past)
             own.batch_repeat_interleave(len(members))
-            states = hidden_states(self.model, [[*rest[i], *[0] * (width - len(rest[i]))] for i in members], past=own)
+            states = decode_states(self.model, [[*rest[i], *[0] * (width - len(rest[i]))] for i in members], past=own)
             asked |= {i: torch.cat([first, row[: len(rest[i])]]) for i, row in zip(members, states, strict=True)}
-        return likelihoods(self.model, [asked[i] for i in range(len(continuations))], continuations)
+        return compute_likelihoods(self.model, [asked[i] for i in range(len(continuations))], continuations)
 
-    def _decode(
+    def _decode_batch(
         self,
         drawing: list[tuple[Prompt, torch.Generator]],
         budget: int,
@@ -259,20 +267,20 @@ class Generator:
         real = torch.tensor([[0] * n + [1] * (width - n) for n in padded], device=device) if any(padded) else None
         tokens = [(0,) * n + p.ids for n, (p, _) in zip(padded, drawing, strict=True)]
         prefix = [p.prefix and n + p.prefix for n, (p, _) in zip(padded, drawing, strict=True)]
-        past = empty_cache(self.model)
+        past = new_cache(self.model)
         answers: list[list[int]] = [[] for _ in drawing]
         live = list(range(len(drawing)))
-        states = hidden_states(self.model, tokens, real=real, prefix=prefix, past=past)
+        states = decode_states(self.model, tokens, real=real, prefix=prefix, past=past)
         while True:
             logits = next_token_logits(self.model, states[:, -1])
-            for row, token in zip(live, choose(logits, temperature, [drawing[i][1] for i in live]), strict=True):
+            for row, token in zip(live, choose_tokens(logits, temperature, [drawing[i][1] for i in live]), strict=True):
                 answers[row].append(token)
             going = [
                 at
                 for at, row in enumerate(live)
                 if len(answers[row]) < budget
                 and answers[row][-1] not in ends
-                and first_stop(self._text(answers[row][-tail:]), stop) is None
+                and find_first_stop(self._decode_text(answers[row][-tail:]), stop) is None
             ]
             if not going:
                 return answers
@@ -282,13 +290,13 @@ class Generator:
                 real, live = None if real is None else real[kept], [live[at] for at in going]
             if real is not None:
                 real = torch.cat([real, real.new_ones(len(live), 1)], dim=1)
-            states = hidden_states(self.model, [answers[row][-1:] for row in live], real=real, past=past)
+            states = decode_states(self.model, [answers[row][-1:] for row in live], real=real, past=past)
 
-    def _text(self, ids: Ids) -> str:
+    def _decode_text(self, ids: Ids) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _answer(self, ids: list[int], stop: Sequence[str], ends: frozenset[int], dropped: int) -> Generated:
+    def _finish_answer(self, ids: list[int], stop: Sequence[str], ends: frozenset[int], dropped: int) -> Generated:
         ended = ids[-1] in ends
-        text = self._text(ids[:-1] if ended else ids)
-        at = first_stop(text, stop)
+        text = self._decode_text(ids[:-1] if ended else ids)
+        at = find_first_stop(text, stop)
         return Generated(text=text[:at], tokens=len(ids), truncated=not ended and at is None, dropped=dropped)

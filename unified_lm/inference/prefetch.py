@@ -17,14 +17,14 @@ T = TypeVar("T")
 END = object()
 
 
-def pinned(batch: PackedBatch) -> PackedBatch:
+def pin_batch(batch: PackedBatch) -> PackedBatch:
     """A batch in page-locked memory, which copies to a GPU while the GPU computes."""
     layout = replace(batch.layout, cu_seqlens=batch.layout.cu_seqlens.pin_memory())
     moved = {name: getattr(batch, name).pin_memory() for name in ("tokens", "positions", "labels")}
     return replace(batch, layout=layout, **moved)
 
 
-def fetched(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+def copy_to_host(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
     """The vectors on the host, whole once the second value was called."""
     if not vectors.is_cuda:
         return vectors, lambda: None
@@ -36,7 +36,7 @@ def fetched(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
 
 
 @contextmanager
-def prefetched(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
+def prefetch(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
     """The same items, made in a background thread up to `ahead` early; its errors are raised where they are used."""
     ready: queue.Queue[Any] = queue.Queue(maxsize=ahead)
     stop = threading.Event()

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import Generator
-from unified_lm.losses import info_nce, same_pair, same_text
+from unified_lm.inference.generate import TextGenerator
+from unified_lm.losses import info_nce, same_row_mask, same_text_mask
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
 from unified_lm.prompts.template import Format
@@ -128,7 +128,7 @@ class Method(ABC):
         """Batch-level terms as a pure function of the *global* batch's vectors."""
         return {}
 
-    def build_embedder(self, encoder: Encoder, generator: Generator | None) -> Any:
+    def build_embedder(self, encoder: Encoder, generator: TextGenerator | None) -> Any:
         """The embedder that is scored: the encoder, or one around it. `generator`: None where the model has none."""
         return encoder
 
@@ -164,7 +164,7 @@ def read_vectors_by_role(
 ) -> dict[str, Vectors]:
     """Pool the vectors of each role that starts with a key of `readouts`, by that read-out."""
     return {
-        role: build_vectors(batch, which, readouts[start].vectors(states, batch, which, heads))
+        role: build_vectors(batch, which, readouts[start].read_vectors(states, batch, which, heads))
         for start in readouts
         for role, which in group_by_role(batch, start).items()
     }
@@ -173,7 +173,7 @@ def read_vectors_by_role(
 def sum_token_losses(states: Tensor, batch: PackedBatch, model: UnifiedLM) -> Float[Tensor, ""]:
     """Summed cross-entropy of the labelled positions; logits are computed for these only."""
     where = (batch.labels != IGNORED).nonzero().squeeze(1)
-    return model.cross_entropy(states[where], batch.labels[where])
+    return model.sum_cross_entropy(states[where], batch.labels[where])
 
 
 def group_by_role(batch: PackedBatch, *prefixes: str) -> dict[str, list[int]]:
@@ -192,7 +192,7 @@ def document_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
         if row.positive is not None:
             texts += [row.positive, *row.negatives]
             owners += [(number, "document")] + [(number, f"negative_{k}") for k in range(len(row.negatives))]
-    documents = form.documents(texts)
+    documents = form.document_sequences(texts)
     return [replace(d, row=number, role=role) for d, (number, role) in zip(documents, owners, strict=True)]
 
 
@@ -222,12 +222,12 @@ def contrastive_loss(
         candidates,
         targets,
         temperature=temperature,
-        excluded=same_text(q.hashes, hashes, targets),
+        excluded=same_text_mask(q.hashes, hashes, targets),
         similarity=similarity,
     )
     if not symmetric:
         return forward
-    same = same_pair(d.hashes[targets], q.hashes)
+    same = same_row_mask(d.hashes[targets], q.hashes)
     own = torch.arange(len(targets), device=targets.device)
     backward = info_nce(d.values[targets], q.values, own, temperature=temperature, excluded=same, similarity=similarity)
     return (forward + backward) / 2

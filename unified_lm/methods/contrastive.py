@@ -56,24 +56,24 @@ class Contrastive(Method):
         return {"latent": LatentAttention(width, self.latents, self.latent_heads, residual=self.latent_residual)}
 
     def check_format(self, form: Format) -> None:
-        if ("latent" in Readout.named(self.readout).heads) != bool(self.latents):
+        if ("latent" in Readout.from_name(self.readout).heads) != bool(self.latents):
             raise ValueError(
                 f"method.readout={self.readout} and method.latents={self.latents} do not go together; "
                 "use readout=mean@latent with latents=512, or latents=0"
             )
-        if Readout.named(self.readout).kind == "slot" and not self.slots:
+        if Readout.from_name(self.readout).kind == "slot" and not self.slots:
             raise ValueError(
                 f"method.readout={self.readout} reads a slot but method.slots=0; set method.slots or use readout=last"
             )
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None]
-        queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
+        queries = form.query_sequences([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         queries = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
         return sorted(queries + document_sequences(rows, form), key=lambda sequence: sequence.row)
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
-        readout = Readout.named(self.readout)
+        readout = Readout.from_name(self.readout)
         return ChunkOutput(vectors=read_vectors_by_role(states, batch, dict.fromkeys(self.roles, readout), model.heads))
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:

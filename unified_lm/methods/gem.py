@@ -82,9 +82,9 @@ class Gem(Method):
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         texts = {i: text for i, row in enumerate(rows) if (text := text_of_row(row)) is not None}
-        passes = form.documents(list(texts.values()))
+        passes = form.document_sequences(list(texts.values()))
         made = [replace(s, row=i, role=role) for i, s in zip(texts, passes, strict=True) for role in self.roles]
-        made += [replace(self.insert_slots(form.plain(text)), row=i) for i, text in texts.items()]
+        made += [replace(self.insert_slots(form.plain_sequence(text)), row=i) for i, text in texts.items()]
         return sorted(made, key=lambda sequence: sequence.row)
 
     def insert_slots(self, plain: Sequence) -> Sequence:
@@ -99,13 +99,13 @@ class Gem(Method):
         return replace(plain, tokens=tokens, labels=labels, mode="bottleneck", prefix=at, spans=spans)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"generative": batch.labelled}
+        return {"generative": batch.label_count}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if model.backbone.training:
             refuse_without_dropout(model)
-        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
-        on = tokens and batch.labelled
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.from_name(self.readout)))
+        on = tokens and batch.label_count
         return ChunkOutput(
             vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
         )

@@ -34,11 +34,11 @@ class Generative(Method):
         )
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"generative": batch.labelled}
+        return {"generative": batch.label_count}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         return ChunkOutput(
-            token_sums={"generative": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
+            token_sums={"generative": sum_token_losses(states, batch, model)} if tokens and batch.label_count else {}
         )
 
 
@@ -46,7 +46,7 @@ def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """Sequences of prompt and answer, one for every row with an answer."""
     numbers = [i for i, row in enumerate(rows) if row.answer is not None]
     chosen = [rows[i] for i in numbers]
-    made = form.answered(
+    made = form.answer_sequences(
         [row.query for row in chosen],
         [row.answer for row in chosen],
         [row.instruction for row in chosen],
@@ -57,7 +57,7 @@ def answer_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
 
 def plain_text_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """Sequences of plain text, one for every row that has some."""
-    return [replace(form.plain(row.text), row=i) for i, row in enumerate(rows) if row.text is not None]
+    return [replace(form.plain_sequence(row.text), row=i) for i, row in enumerate(rows) if row.text is not None]
 
 
 def refuse_bidirectional(form: Format) -> None:

@@ -70,7 +70,7 @@ class GritLM(Method):
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None]
-        queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
+        queries = form.query_sequences([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         made = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
         made += document_sequences(rows, form) + self.weight_samples(
             answer_sequences(rows, form) + plain_text_sequences(rows, form)
@@ -98,8 +98,8 @@ class GritLM(Method):
         return {"generative": float(sum(sample.weight * count_labels(sample) for sample in samples))}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
-        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
-        parts = sum_losses_by_weight(states, batch, model) if tokens and batch.labelled else []
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.from_name(self.readout)))
+        parts = sum_losses_by_weight(states, batch, model) if tokens and batch.label_count else []
         return ChunkOutput(vectors=vectors, token_sums={"generative": sum(parts[1:], start=parts[0])} if parts else {})
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:

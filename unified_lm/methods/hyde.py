@@ -10,7 +10,7 @@ import numpy as np
 
 from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import Generator
+from unified_lm.inference.generate import TextGenerator
 from unified_lm.methods.untrained import Untrained
 from unified_lm.prompts.conversation import answer_header
 
@@ -40,7 +40,7 @@ class Hyde(Untrained):
         if unknown := set(self.sides) - {"query", "document"}:
             raise ValueError(f"method.sides={sorted(unknown)} is unknown; use query and document")
 
-    def build_embedder(self, encoder: Encoder, generator: Generator | None) -> HydeEmbedder:
+    def build_embedder(self, encoder: Encoder, generator: TextGenerator | None) -> HydeEmbedder:
         """Raises `ValueError` where the model cannot generate."""
         if generator is None:
             raise ValueError("method hyde answers before it embeds, so it needs attention=causal, gritlm or prefix")
@@ -53,7 +53,7 @@ class HydeEmbedder(DelegatingEmbedder):
 
     hyde: Hyde
     embedder: Encoder
-    generator: Generator
+    generator: BatchedGenerator
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class HydeEmbedder(DelegatingEmbedder):
 
     def generate_answers(self, texts: Sequence[str], instruction: str = "") -> list[str]:
         """The model's answer to each text; the text itself where the answer is empty."""
-        form = self.embedder.form
+        form = self.embedder.format
         asked = [self.hyde.prompt.replace("{instruction}", instruction).replace("{text}", text) for text in texts]
         parts = form.render(form.template.prompt, asked, limit=form.query_length)
-        prompts = [form.with_bos(part.ids) + list(answer_header(form)) for part in parts]
+        prompts = [form.prepend_bos(part.ids) + list(answer_header(form)) for part in parts]
         made = self.generator.generate(prompts, self.hyde.max_new_tokens)
         return [text if answer.empty else answer.text for answer, text in zip(made, texts, strict=True)]
 

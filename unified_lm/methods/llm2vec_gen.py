@@ -97,12 +97,14 @@ class LLM2VecGen(Method):
     def counts(self, batch: PackedBatch) -> dict[str, int]:
         answered = sum("answer" in sequence.spans for sequence in batch.sequences)
         more = {"negatives": len(batch.sequences) - answered} if self.margin_weight else {}
-        return {"alignment": answered, "reconstruction": batch.labelled} | more
+        return {"alignment": answered, "reconstruction": batch.label_count} | more
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if self.teacher is None:
             raise ValueError("method llm2vec_gen has no teacher; give the run teacher=EXPERIMENT, or method.teacher")
-        found = Readout.named(self.readout).vectors(states, batch, list(range(len(batch.sequences))), model.heads)
+        found = Readout.from_name(self.readout).read_vectors(
+            states, batch, list(range(len(batch.sequences))), model.heads
+        )
         wanted = self.teacher.lookup([sequence.hashes["answer"] for sequence in batch.sequences])
         error = (found - torch.as_tensor(wanted).to(found)).square()
         error = error.mean(dim=1) if self.squared_error == "mean" else error.sum(dim=1)
@@ -123,9 +125,9 @@ class LLM2VecGen(Method):
         read = torch.cat([torch.arange(*batch.span(i, "slots")) for i in range(len(batch.sequences))])
         put = torch.cat([torch.arange(*again.span(i, "slots")) for i in range(len(again.sequences))])
         soft = head(states[read.to(states.device)].to(head.weight.dtype))
-        embeddings = model.embed(again.tokens)
+        embeddings = model.embed_tokens(again.tokens)
         embeddings = embeddings.index_copy(0, put.to(states.device), soft.to(embeddings.dtype))
-        return sum_token_losses(model.hidden(embeddings, again.positions, again.layout), again, model)
+        return sum_token_losses(model.run_decoder(embeddings, again.positions, again.layout), again, model)
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         """Margin loss of each row against all other rows and hard negatives; rows with the same query are left out."""
@@ -145,7 +147,7 @@ class LLM2VecGen(Method):
 def hard_negative_sequences(rows: list[TrainingRow], form: Format) -> list[Sequence]:
     """One query for each hard negative of a row, with the hash of that negative's answer."""
     found = [(i, k, *dialogue) for i, row in enumerate(rows) for k, dialogue in enumerate(row.negative_dialogues)]
-    made = form.queries([query for _, _, query, _ in found], [rows[i].instruction for i, *_ in found])
+    made = form.query_sequences([query for _, _, query, _ in found], [rows[i].instruction for i, *_ in found])
     return [
         replace(sequence, row=i, role=f"hard_negative_{k}", hashes=sequence.hashes | {"answer": text_hash(answer)})
         for sequence, (i, k, _, answer) in zip(made, found, strict=True)

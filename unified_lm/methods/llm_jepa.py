@@ -86,10 +86,10 @@ class LlmJepa(Method):
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         numbers = [i for i, row in enumerate(rows) if row.positive is not None or row.answer is not None]
-        queries = form.queries([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
+        queries = form.query_sequences([rows[i].query for i in numbers], [rows[i].instruction for i in numbers])
         answered = [i for i in numbers if rows[i].answer is not None]
         viewed = replace(form, document_slots=self.slots if self.reverse else 0, document_length=form.answer_length)
-        views = viewed.documents([rows[i].answer for i in answered])
+        views = viewed.document_sequences([rows[i].answer for i in answered])
         made = [replace(q, row=i) for q, i in zip(queries, numbers, strict=True)]
         made += [replace(v, row=i, role="view") for v, i in zip(views, answered, strict=True)]
         if self.generative_weight:  # the next-token view has no predictor tokens
@@ -97,20 +97,20 @@ class LlmJepa(Method):
         return sorted(made + document_sequences(rows, form), key=lambda sequence: sequence.row)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"generative": batch.labelled} if self.generative_weight else {}
+        return {"generative": batch.label_count} if self.generative_weight else {}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
-        own = Readout.named(self.readout)
+        own = Readout.from_name(self.readout)
         bare = {i for i in range(len(batch.sequences)) if "answer" not in batch.sequences[i].spans}
         asked = [i for i in group_by_role(batch, "query").get("query", []) if i in bare]
         vectors = read_vectors_by_role(states, batch, {"document": own, "negative": own})
         if asked:
-            vectors["query"] = build_vectors(batch, asked, own.vectors(states, batch, asked))
-            vectors["asked"] = build_vectors(batch, asked, LAST.vectors(states, batch, asked))
+            vectors["query"] = build_vectors(batch, asked, own.read_vectors(states, batch, asked))
+            vectors["asked"] = build_vectors(batch, asked, LAST.read_vectors(states, batch, asked))
         if views := group_by_role(batch, "view").get("view", []):
             read = own if self.reverse else LAST
-            vectors["view"] = build_vectors(batch, views, read.vectors(states, batch, views))
-        on = tokens and self.generative_weight and batch.labelled
+            vectors["view"] = build_vectors(batch, views, read.read_vectors(states, batch, views))
+        on = tokens and self.generative_weight and batch.label_count
         return ChunkOutput(
             vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
         )

@@ -66,7 +66,9 @@ class MaskedNext(Method):
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         texts = [(i, text_of_row(row)) for i, row in enumerate(rows)]
-        return [replace(self.mask_tokens(form.plain(text), form), row=i) for i, text in texts if text is not None]
+        return [
+            replace(self.mask_tokens(form.plain_sequence(text), form), row=i) for i, text in texts if text is not None
+        ]
 
     def mask_tokens(self, plain: Sequence, form: Format) -> Sequence:
         """Mask tokens of a plain text and label each at the position before it; special tokens are never masked."""
@@ -82,9 +84,9 @@ class MaskedNext(Method):
         return replace(plain, tokens=tuple(tokens), labels=tuple(labels), mode=form.plan.embed)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"masked": batch.labelled}
+        return {"masked": batch.label_count}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         return ChunkOutput(
-            token_sums={"masked": sum_token_losses(states, batch, model)} if tokens and batch.labelled else {}
+            token_sums={"masked": sum_token_losses(states, batch, model)} if tokens and batch.label_count else {}
         )

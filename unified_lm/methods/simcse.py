@@ -36,19 +36,19 @@ class SimCSE(Method):
         return {"contrastive": 1.0}
 
     def check_format(self, form: Format) -> None:
-        if Readout.named(self.readout).kind == "slot":
+        if Readout.from_name(self.readout).kind == "slot":
             raise ValueError(f"method simcse has no slot for method.readout={self.readout}; use mean or last")
 
     def sequences(self, rows: list[TrainingRow], form: Format) -> list[Sequence]:
         texts = {i: text for i, row in enumerate(rows) if (text := text_of_row(row)) is not None}
-        made = form.documents(list(texts.values()))
+        made = form.document_sequences(list(texts.values()))
         return [replace(s, row=i, role=role) for i, s in zip(texts, made, strict=True) for role in self.roles]
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
         if model.backbone.training:
             refuse_without_dropout(model)
         return ChunkOutput(
-            vectors=read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+            vectors=read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.from_name(self.readout)))
         )
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:

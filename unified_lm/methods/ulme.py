@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.losses import info_nce, same_pair
+from unified_lm.losses import info_nce, same_row_mask
 from unified_lm.methods.base import (
     ChunkOutput,
     Method,
@@ -28,7 +28,7 @@ from unified_lm.methods.generative import answer_sequences, plain_text_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
 from unified_lm.prompts.template import Format
-from unified_lm.readout import Readout, pool
+from unified_lm.readout import Readout, pool_ranges
 
 TARGETS = ("mean", "length_weighted", "last")
 
@@ -96,7 +96,7 @@ class Ulme(Method):
         if self.positives_as_answers:
             rows = [row if row.answer is not None else replace(row, answer=row.positive) for row in rows]
         bare = [i for i, row in enumerate(rows) if row.answer is None and row.positive is not None]
-        queries = form.queries([rows[i].query for i in bare], [rows[i].instruction for i in bare])
+        queries = form.query_sequences([rows[i].query for i in bare], [rows[i].instruction for i in bare])
         queries = [replace(q, row=i) for q, i in zip(queries, bare, strict=True)]
         made = (
             queries + answer_sequences(rows, form) + plain_text_sequences(rows, form) + document_sequences(rows, form)
@@ -104,19 +104,19 @@ class Ulme(Method):
         return sorted(made, key=lambda sequence: sequence.row)
 
     def counts(self, batch: PackedBatch) -> dict[str, int]:
-        return {"generative": batch.labelled} if self.generative_weight else {}
+        return {"generative": batch.label_count} if self.generative_weight else {}
 
     def read(self, states: Tensor, batch: PackedBatch, model: UnifiedLM, *, tokens: bool) -> ChunkOutput:
-        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.named(self.readout)))
+        vectors = read_vectors_by_role(states, batch, dict.fromkeys(self.roles, Readout.from_name(self.readout)))
         which = [i for i, sequence in enumerate(batch.sequences) if "answer" in sequence.spans]
         if which and self.predictive_weight:
-            reasons = Readout.named(self.reasoning_readout).vectors(states, batch, which)
+            reasons = Readout.from_name(self.reasoning_readout).read_vectors(states, batch, which)
             targets = self.pool_answers(states, batch, which)
             vectors["reason"] = build_vectors(batch, which, reasons)
             vectors["answer"] = build_vectors(
                 batch, which, targets.detach() if self.stop_gradient else targets, "answer"
             )
-        on = tokens and self.generative_weight and batch.labelled
+        on = tokens and self.generative_weight and batch.label_count
         return ChunkOutput(
             vectors=vectors, token_sums={"generative": sum_token_losses(states, batch, model)} if on else {}
         )
@@ -126,7 +126,7 @@ class Ulme(Method):
         spans = torch.tensor([batch.span(i, "answer") for i in which], device=states.device)
         starts = spans[:, 1] - 1 if self.target == "last" else spans[:, 0]
         weighting = "position" if self.target == "length_weighted" else "uniform"
-        return pool(states, starts, spans[:, 1], weighting=weighting)
+        return pool_ranges(states, starts, spans[:, 1], weighting=weighting)
 
     def objective(self, vectors: dict[str, Vectors]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
@@ -147,6 +147,6 @@ class Ulme(Method):
             answer.values,
             own,
             temperature=self.temperature,
-            excluded=same_pair(answer.hashes, reason.hashes),
+            excluded=same_row_mask(answer.hashes, reason.hashes),
             similarity=self.similarity,
         )

@@ -13,17 +13,19 @@ def answer_header(format: Format) -> tuple[int, ...]:
     return tuple(turn.ids[: turn.spans["text"][0]])
 
 
-def turns_ids(format: Format, messages: Sequence[Mapping[str, str]]) -> list[int]:
+def conversation_tokens(format: Format, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """The tokens of a conversation before the answer's turn, as a training row has them: each turn on its own.
 
     Tokenized as one string, the last sign of a turn and the newline that opens the next could be one token (Qwen's).
     Raises `ValueError` for a role that the template has no turn for.
     """
-    written = (format.render(turn, [message["content"]])[0] for turn, message in turns(format.template, messages))
+    written = (
+        format.render(turn, [message["content"]])[0] for turn, message in assign_turns(format.template, messages)
+    )
     return [token for part in written for token in part.ids]
 
 
-def turns(template: Template, messages: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def assign_turns(template: Template, messages: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Every message with the part of the template that writes it."""
     query = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
     known = {"user": template.prompt, "assistant": template.answer} | template.turns
@@ -34,7 +36,9 @@ def turns(template: Template, messages: Sequence[Mapping[str, str]]) -> Iterator
         yield template.prompt if i == query else known[message["role"]], message
 
 
-def written(template: Template, messages: Sequence[Mapping[str, str]], *, eos: str, open_turn: bool = True) -> str:
+def render_conversation(
+    template: Template, messages: Sequence[Mapping[str, str]], *, eos: str, open_turn: bool = True
+) -> str:
     """A conversation as the text of a training row: earlier turns, the query, and the answer's turn begun.
 
     With `open_turn` false, the last message is an answer already begun, which stays unfinished. Raises `ValueError`
@@ -42,7 +46,7 @@ def written(template: Template, messages: Sequence[Mapping[str, str]], *, eos: s
     """
     begun = template.answer.partition("{text}")[0]
     parts = []
-    for i, (turn, message) in enumerate(turns(template, messages)):
+    for i, (turn, message) in enumerate(assign_turns(template, messages)):
         if not open_turn and i == len(messages) - 1:
             turn = begun + "{text}"
         empty = turn.replace("{instruction}", "").replace("{slots}", "").replace("{eos}", eos)

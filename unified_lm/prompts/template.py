@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from unified_lm.attention.modes import Plan
 from unified_lm.packing import IGNORED, Sequence
-from unified_lm.prompts.token_cache import TokenCache, Tokenized, tokenized
+from unified_lm.prompts.token_cache import TokenCache, Tokenized, tokenize_strings
 from unified_lm.texts import text_hash
 
 FIELDS = re.compile(r"\{(instruction|again|text|slots|eos)\}")
@@ -64,13 +64,13 @@ class Template:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rendered:
+class RenderedText:
     """Token ids of one part; `spans`: half-open ranges of its fields; `slots`: where slots stand; `whole`: not cut."""
 
     ids: list[int]
     spans: dict[str, tuple[int, int]]
     slots: int
-    whole: bool = True
+    complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +92,11 @@ class Format:
     cache: TokenCache | None = None
 
     @cached_property
-    def specials(self) -> re.Pattern[str]:
+    def special_token_pattern(self) -> re.Pattern[str]:
         names = sorted({token.content for token in self.tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
-    def pieces(self, template: str) -> list[tuple[str, str]]:
+    def split_template(self, template: str) -> list[tuple[str, str]]:
         """A template cut into ("special", token), ("literal", text), ("field", name)."""
         out: list[tuple[str, str]] = []
         for i, part in enumerate(FIELDS.split(template)):
@@ -104,7 +104,7 @@ class Format:
                 out.append(("special", self.tokenizer.eos_token) if part == "eos" else ("field", part))
                 continue
             at = 0
-            for match in self.specials.finditer(part):
+            for match in self.special_token_pattern.finditer(part):
                 out += [("literal", part[at : match.start()]), ("special", match.group())]
                 at = match.end()
             out.append(("literal", part[at:]))
@@ -112,7 +112,7 @@ class Format:
 
     def render(
         self, template: str, texts: Many[str], instructions: str | Many[str] = "", limit: int | None = None
-    ) -> list[Rendered]:
+    ) -> list[RenderedText]:
         """Tokens of every text in a template, the text cut so that the whole holds at most `limit` tokens."""
         if not texts:  # a tokenizer refuses an empty batch
             return []
@@ -123,14 +123,14 @@ class Format:
             for text, instruction in zip(texts, instructions, strict=True)
         ]
         runs: list[list[tuple[str, str]] | str | None] = [[]]  # strings to tokenize together | a special token | slots
-        for kind, value in self.pieces(template):
+        for kind, value in self.split_template(template):
             if kind == "special":
                 runs += [value, []]
             elif value == "slots" and kind == "field":
                 runs += [None, []]
             else:
                 runs[-1].append((kind, value))
-        results = [Rendered(ids=[], spans={}, slots=-1) for _ in texts]
+        results = [RenderedText(ids=[], spans={}, slots=-1) for _ in texts]
         slots_at: list[int | None] = [None] * len(texts)
         for run in runs:
             if run is None:
@@ -140,13 +140,13 @@ class Format:
                 for r in results:
                     r.ids.append(token)
             elif run:
-                self.extend(results, run, values)
+                self.append_run(results, run, values)
         return [
-            self.cut(r, len(r.ids) if at is None else at, limit, instruction)
+            self.truncate(r, len(r.ids) if at is None else at, limit, instruction)
             for r, at, instruction in zip(results, slots_at, instructions, strict=True)
         ]
 
-    def extend(self, results: list[Rendered], run: list[tuple[str, str]], values: list[dict[str, str]]) -> None:
+    def append_run(self, results: list[RenderedText], run: list[tuple[str, str]], values: list[dict[str, str]]) -> None:
         """Tokenize one run of literals and fields for every text, and note where each field's tokens lie."""
         strings, ranges = [], []
         for value in values:
@@ -158,30 +158,32 @@ class Format:
                 text += part
             strings.append(text)
             ranges.append(places)
-        for r, string, places, (ids, offsets) in zip(results, strings, ranges, self.tokens(strings), strict=True):
-            if straddles(string, offsets, places):
-                ids, offsets = self.apart(string, places)
+        for r, string, places, (ids, offsets) in zip(results, strings, ranges, self.tokenize(strings), strict=True):
+            if crosses_field_edge(string, offsets, places):
+                ids, offsets = self.tokenize_in_pieces(string, places)
             base = len(r.ids)
             r.ids.extend(ids)
             for name, (a, b) in places.items():
                 inside = [i for i, (s, e) in enumerate(offsets) if e > a and s < b]
                 r.spans[name] = (base + inside[0], base + inside[-1] + 1) if inside else (base, base)
 
-    def apart(self, string: str, places: dict[str, tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
+    def tokenize_in_pieces(
+        self, string: str, places: dict[str, tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """Tokenize a run in pieces cut at its fields, for strings in which one token would cross a field's edge."""
         edges = sorted({0, len(string), *(edge for place in places.values() for edge in place)})
         ids, offsets = [], []
         for a, b in pairwise(edges):
-            ((new, places),) = self.tokens([string[a:b]])
+            ((new, places),) = self.tokenize([string[a:b]])
             ids += new
             offsets += [(a + s, a + e) for s, e in places]
         return ids, offsets
 
-    def tokens(self, strings: Many[str]) -> list[Tokenized]:
+    def tokenize(self, strings: Many[str]) -> list[Tokenized]:
         """Ids and character offsets, from the cache where there is one."""
-        return tokenized(self.tokenizer, strings) if self.cache is None else self.cache(strings)
+        return tokenize_strings(self.tokenizer, strings) if self.cache is None else self.cache(strings)
 
-    def cut(self, r: Rendered, slots: int, limit: int | None, instruction: str) -> Rendered:
+    def truncate(self, r: RenderedText, slots: int, limit: int | None, instruction: str) -> RenderedText:
         """Shorten the text, and its first copy where there is one, so that the part fits its limit.
 
         Raises `ValueError` for an empty text and where template and instruction leave no room for a token of it.
@@ -199,26 +201,27 @@ class Format:
             return at - sum(min(over, max(0, at - (end - over))) for _, end in copies)
 
         dropped = {at for _, end in copies for at in range(end - over, end)}
-        return Rendered(
+        return RenderedText(
             ids=[token for at, token in enumerate(r.ids) if at not in dropped],
             spans={name: (moved(a), moved(b)) for name, (a, b) in r.spans.items()},
             slots=moved(slots),
-            whole=not over,
+            complete=not over,
         )
 
-    def queries(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
+    def query_sequences(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
         """Queries to embed, with their slots, in the plan's embedding mode."""
         parts = self.render(self.template.query, texts, instructions, self.query_length)
-        return [self.prompt(part, text, "query", self.slots) for part, text in zip(parts, texts, strict=True)]
+        return [self.build_sequence(part, text, "query", self.slots) for part, text in zip(parts, texts, strict=True)]
 
-    def documents(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
+    def document_sequences(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
         """Documents to embed, with their slots, in the plan's embedding mode."""
         parts = self.render(self.template.document, texts, instructions, self.document_length)
         return [
-            self.prompt(part, text, "document", self.document_slots) for part, text in zip(parts, texts, strict=True)
+            self.build_sequence(part, text, "document", self.document_slots)
+            for part, text in zip(parts, texts, strict=True)
         ]
 
-    def answered(
+    def answer_sequences(
         self,
         queries: Many[str],
         answers: Many[str],
@@ -235,15 +238,15 @@ class Format:
         turns = self.render(self.template.answer, answers, limit=self.answer_length)
         out = []
         for i, (part, turn) in enumerate(zip(parts, turns, strict=True)):
-            earlier = self.earlier(histories[i]) if histories else []
-            prompt = self.prompt(part, queries[i], "query", self.slots, earlier)
-            out.append(self.with_answer(prompt, turn, answers[i]))
+            earlier = self.history_tokens(histories[i]) if histories else []
+            prompt = self.build_sequence(part, queries[i], "query", self.slots, earlier)
+            out.append(self.append_answer(prompt, turn, answers[i]))
         return out
 
-    def with_answer(self, prompt: Sequence, turn: Rendered, answer: str) -> Sequence:
+    def append_answer(self, prompt: Sequence, turn: RenderedText, answer: str) -> Sequence:
         tokens = prompt.tokens + tuple(turn.ids)
         start, stop = (len(prompt) + at for at in turn.spans["text"])
-        ends = turn.whole and stop < len(tokens) and tokens[stop] in self.special_ids
+        ends = turn.complete and stop < len(tokens) and tokens[stop] in self.special_ids
         labels = [IGNORED] * len(tokens)
         labels[start - 1 : stop + ends - 1] = tokens[start : stop + ends]
         mode = self.plan.generate
@@ -257,12 +260,12 @@ class Format:
             hashes=prompt.hashes | {"answer": text_hash(answer)},
         )
 
-    def plain(self, text: str) -> Sequence:
+    def plain_sequence(self, text: str) -> Sequence:
         """A text without a template, every token of it but the first a next-token target: one token alone has none."""
-        ((ids, _),) = self.tokens([text])
+        ((ids, _),) = self.tokenize([text])
         if not ids:
             raise ValueError(f"the plain text {text!r} has no tokens; drop the row")
-        tokens = self.with_bos(ids)[: self.document_length]
+        tokens = self.prepend_bos(ids)[: self.document_length]
         return Sequence(
             tokens=tuple(tokens),
             mode="causal",
@@ -275,12 +278,12 @@ class Format:
     def special_ids(self) -> frozenset[int]:
         return frozenset(self.tokenizer.added_tokens_decoder)
 
-    def with_bos(self, ids: list[int]) -> list[int]:
+    def prepend_bos(self, ids: list[int]) -> list[int]:
         """The ids with exactly one BOS in front where the template asks for one."""
         bos = self.tokenizer.bos_token_id
         return [bos, *ids] if self.template.bos and bos is not None and ids[:1] != [bos] else ids
 
-    def earlier(self, history: Many[tuple[str, str]]) -> list[int]:
+    def history_tokens(self, history: Many[tuple[str, str]]) -> list[int]:
         """Tokens of the earlier turns of a dialogue, the oldest dropped where they exceed the query's length."""
         turns = []
         for role, content in history:
@@ -292,9 +295,9 @@ class Format:
             turns.pop(0)
         return [token for turn in turns for token in turn]
 
-    def prompt(self, part: Rendered, text: str, role: str, slots: int, earlier: Many[int] = ()) -> Sequence:
+    def build_sequence(self, part: RenderedText, text: str, role: str, slots: int, earlier: Many[int] = ()) -> Sequence:
         """The sequence of one rendered part: earlier turns, the part, its slots; spans "prompt" ends at the slots."""
-        body = self.with_bos([*earlier, *part.ids])
+        body = self.prepend_bos([*earlier, *part.ids])
         moved = len(body) - len(part.ids)
         at = moved + part.slots
         tokens = body[:at] + [-(k + 1) for k in range(slots)] + body[at:]
@@ -313,7 +316,7 @@ class Format:
         )
 
 
-def straddles(string: str, offsets: Many[tuple[int, int]], places: dict[str, tuple[int, int]]) -> bool:
+def crosses_field_edge(string: str, offsets: Many[tuple[int, int]], places: dict[str, tuple[int, int]]) -> bool:
     """Whether a token holds characters of a field and, other than white space before it, of its neighbour."""
     edges = [edge for a, b in places.values() if b > a for edge in (a, b)]
     return any(s < edge < e and string[s:edge].strip() for s, e in offsets for edge in edges)

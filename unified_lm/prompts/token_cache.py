@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from unified_lm.files import cache_dir, digest
+from unified_lm.files import cache_dir, strings_digest
 
 log = logging.getLogger(__name__)
 Tokenized = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that each stands for
 AT_ONCE = 500  # variables of one SQL statement
 
 
-def tokenized(tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> list[Tokenized]:
+def tokenize_strings(tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> list[Tokenized]:
     """Ids and character offsets of every string; special tokens written in a string are plain text."""
     out = tokenizer(list(strings), add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
     return list(zip(out["input_ids"], out["offset_mapping"], strict=True))
@@ -35,7 +35,7 @@ class TokenCache:
     """The strings that one tokenizer has met. Safe for several threads and processes; a lost file costs time only."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None) -> None:
-        name = digest(tokenizer.backend_tokenizer.to_str())
+        name = strings_digest(tokenizer.backend_tokenizer.to_str())
         self.path = (folder or cache_dir() / "tokens") / f"{name}.sqlite"
         self.tokenizer = tokenizer
         self.lock = threading.Lock()
@@ -47,17 +47,17 @@ class TokenCache:
         """`tokenized`, with what is known read and what is new written."""
         keys = [hashlib.blake2b(string.encode(), digest_size=16).digest() for string in strings]
         with self.lock:
-            known = self.stored(lambda: self.read(list(dict.fromkeys(keys)))) or {}
+            known = self.use_file(lambda: self.read_rows(list(dict.fromkeys(keys)))) or {}
             new = {key: string for key, string in zip(keys, strings, strict=True) if key not in known}
             if new:
-                made = dict(zip(new, tokenized(self.tokenizer, list(new.values())), strict=True))
-                self.stored(lambda: self.write(made))
+                made = dict(zip(new, tokenize_strings(self.tokenizer, list(new.values())), strict=True))
+                self.use_file(lambda: self.write_rows(made))
                 known |= made
         self.hits += len(keys) - len(new)
         self.misses += len(new)
         return [known[key] for key in keys]
 
-    def stored(self, use: Callable[[], Any]) -> Any:
+    def use_file(self, use: Callable[[], Any]) -> Any:
         """The result of one use of the file; None, and a warning the first time, where the file cannot be used."""
         if self.broken:
             return None
@@ -68,7 +68,7 @@ class TokenCache:
             log.warning("%s cannot be used (%s): strings are tokenized again; delete it", self.path, error)
             return None
 
-    def opened(self) -> sqlite3.Connection:
+    def open_connection(self) -> sqlite3.Connection:
         if self.connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False, isolation_level=None)
@@ -77,29 +77,29 @@ class TokenCache:
             self.connection.execute("CREATE TABLE IF NOT EXISTS tokens (key BLOB PRIMARY KEY, value BLOB)")
         return self.connection
 
-    def read(self, keys: list[bytes]) -> dict[bytes, Tokenized]:
+    def read_rows(self, keys: list[bytes]) -> dict[bytes, Tokenized]:
         found = {}
         for at in range(0, len(keys), AT_ONCE):
             part = keys[at : at + AT_ONCE]
             marks = ",".join("?" * len(part))
-            rows = self.opened().execute(f"SELECT key, value FROM tokens WHERE key IN ({marks})", part)
-            found |= {bytes(key): unpacked(value) for key, value in rows}
+            rows = self.open_connection().execute(f"SELECT key, value FROM tokens WHERE key IN ({marks})", part)
+            found |= {bytes(key): decode_tokens(value) for key, value in rows}
         return found
 
-    def write(self, made: dict[bytes, Tokenized]) -> None:
-        rows = [(key, packed(value)) for key, value in made.items()]
-        connection = self.opened()
+    def write_rows(self, made: dict[bytes, Tokenized]) -> None:
+        rows = [(key, encode_tokens(value)) for key, value in made.items()]
+        connection = self.open_connection()
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany("INSERT OR IGNORE INTO tokens VALUES (?, ?)", rows)
         connection.execute("COMMIT")
 
 
-def packed(value: Tokenized) -> bytes:
+def encode_tokens(value: Tokenized) -> bytes:
     ids, offsets = value
     return np.concatenate([np.asarray(ids, np.int32), np.asarray(offsets, np.int32).reshape(-1)]).tobytes()
 
 
-def unpacked(value: bytes) -> Tokenized:
+def decode_tokens(value: bytes) -> Tokenized:
     numbers = np.frombuffer(value, np.int32)
     count = len(numbers) // 3
     return numbers[:count].tolist(), [tuple(pair) for pair in numbers[count:].reshape(-1, 2).tolist()]

@@ -217,10 +217,10 @@ def load_weights(saved: Checkpoint, model: UnifiedLM) -> None:
 def compute_probe(model: UnifiedLM) -> list[float]:
     """What the model computes, in 64 numbers: parts of a state and of its logits, for fixed tokens and all slots."""
     slots = 0 if model.slots is None else len(model.slots)
-    tokens = tuple(range(3, min(40, model.vocabulary))) + tuple(-(k + 1) for k in range(slots))
+    tokens = tuple(range(3, min(40, model.vocabulary_size))) + tuple(-(k + 1) for k in range(slots))
     training = model.training
     model.eval()
-    states = model.states(collate([Sequence(tokens=tokens)]).to(model.device))
+    states = model.hidden_states(collate([Sequence(tokens=tokens)]).to(model.device))
     logits = model.logits(states[-1:])
     model.train(training)
     parts = [part.float() / part.float().abs().max() for part in (states[-1, :32], logits[0, :32])]

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.flops import mfu, training_flops
+from unified_lm.flops import model_flops_utilization, training_flops
 from unified_lm.methods.base import Method
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
@@ -131,7 +131,7 @@ def train(
     optimizer = optim.build_optimizer(model)
     if saved is not None:
         checkpoint.load_optimizer(saved, model, optimizer)
-    watchdog = Watchdog(folder=folder, vocabulary=model.vocabulary, warn=warn)
+    watchdog = Watchdog(folder=folder, vocabulary=model.vocabulary_size, warn=warn)
     model.train()
     done = 0 if saved is None else saved.step
     began = last_save = time.perf_counter()
@@ -170,7 +170,9 @@ def train(
                     "tokens_per_s": step.tokens / (seconds + step.waited),
                     "padding_factor": padding_factor(step.chunks, ranks, step.tokens),
                     "data_wait_s": step.waited,
-                    **mfu(partial(training_flops, model, step.chunks), seconds + step.waited, model.device),
+                    **model_flops_utilization(
+                        partial(training_flops, model, step.chunks), seconds + step.waited, model.device
+                    ),
                     "peak_memory_gib": peak_memory(),
                 }
             )

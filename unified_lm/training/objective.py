@@ -49,10 +49,10 @@ class TrainingModule(nn.Module):
     def forward(self, batch: PackedBatch, tokens: bool = True) -> ChunkOutput:
         filler = is_filler(batch)
         with self.checked_decoder_runs(), sparse_embedding_gradient(self.embedding, on=not self.anchored):
-            states = self.model.states(batch)
+            states = self.model.hidden_states(batch)
             output = ChunkOutput() if filler else self.method.read(states, batch, self.model, tokens=tokens)
             if filler and self.method.second_forward:
-                states = states + self.model.states(batch)
+                states = states + self.model.hidden_states(batch)
         if not self.anchored:
             return output
         inside = {id(p) for p in self.model.backbone.base_model.parameters()}

@@ -39,7 +39,7 @@ def lines(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Iterator
 
 def forwards(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Iterator[Measured]:
     """Packs to vectors by every kernel that this device has, and the same rows padded, 32 at a time, as peers do."""
-    readout = Readout.named("mean")
+    readout = Readout.from_name("mean")
     chosen = model.kernel
     for kind in SETS:
         drawn = rows(shape, kind)
@@ -49,7 +49,7 @@ def forwards(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Itera
         def ours(packs=packs) -> None:
             with torch.inference_mode():
                 for batch in packs:
-                    readout.vectors(model.states(batch), batch, list(range(len(batch.sequences))))
+                    readout.read_vectors(model.hidden_states(batch), batch, list(range(len(batch.sequences))))
 
         for name in usable(model.device, ("causal",)):
             model.kernel = name
@@ -76,11 +76,11 @@ def forwards(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Itera
 def beside(shape: Shape, model: UnifiedLM, repeats: int) -> Iterator[Measured]:
     """Texts to vectors on the host, tokenizing and all, against sentence-transformers' `encode` in its best setting."""
     form = Format(template=PLAIN, tokenizer=model.tokenizer, plan=CAUSAL, query_length=LONGEST, document_length=LONGEST)
-    encoder = Encoder(model=model, form=form, readout="mean", budget=shape.budget)
+    encoder = Encoder(model=model, format=form, readout="mean", budget=shape.budget)
     other, how = peer(model)
     for kind in SETS:
         given = texts(shape, kind)
-        tokens = sum(map(len, encoder.sequences(given, "document")))
+        tokens = sum(map(len, encoder.build_sequences(given, "document")))
 
         def ours(given=given):
             return encoder.encode(given, side="document")
@@ -123,5 +123,5 @@ def usable(device: torch.device, modes: Sequence[str]) -> list[str]:
     return [
         kernel.name
         for kernel in KERNELS.values()
-        if kernel.name != "dense" and kernel.cannot(frozenset(modes), device.type, False, True, False) is None
+        if kernel.name != "dense" and kernel.explain_refusal(frozenset(modes), device.type, False, True, False) is None
     ]

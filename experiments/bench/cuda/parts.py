@@ -10,7 +10,7 @@ import torch
 from experiments.bench.cuda.encoding import usable
 from experiments.bench.cuda.shapes import Measured, Shape, lengths, seconds
 from unified_lm.attention.kernels import KERNELS
-from unified_lm.attention.layout import MODES, Bound, Layout
+from unified_lm.attention.layout import COMMON_MODES, Layout, Segment
 from unified_lm.losses import head_cross_entropy, info_nce
 
 
@@ -25,12 +25,12 @@ def product_peak(shape: Shape, device: torch.device, dtype: torch.dtype, repeats
 def kernels(shape: Shape, device: torch.device, dtype: torch.dtype, repeats: int) -> Iterator[Measured]:
     """Every kernel in every mode, forward and backward, on one pack of passages."""
     found = lengths(replace(shape, tokens=shape.budget), "passages")
-    for mode in MODES:
+    for mode in COMMON_MODES:
         at, bounds = 0, []
         for length in found:
-            bounds.append(Bound(start=at, stop=at + length, mode=mode, prefix=length // 2 if mode == "prefix" else 0))
+            bounds.append(Segment(start=at, stop=at + length, mode=mode, prefix=length // 2 if mode == "prefix" else 0))
             at += length
-        layout = Layout.of(bounds).to(device)
+        layout = Layout.from_segments(bounds).to(device)
         q, k, v = (
             torch.randn(1, heads, at, shape.head, device=device, dtype=dtype, requires_grad=True)
             for heads in (shape.heads, shape.groups, shape.groups)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from unified_lm.backbones.base import without_progress_bars
-from unified_lm.backbones.tiny import TEXT, tiny_tokenizer
+from unified_lm.backbones.tiny import TOKENIZER_TEXT, train_tiny_tokenizer
 from unified_lm.flops import PEAKS
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
@@ -103,7 +103,7 @@ def decoder(shape: Shape, device: torch.device, dtype: torch.dtype, **options: A
     )
     with device:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return UnifiedLM(model, tiny_tokenizer(512), **options)
+    return UnifiedLM(model, train_tiny_tokenizer(512), **options)
 
 
 def peer(model: UnifiedLM) -> tuple[SentenceTransformer, str]:
@@ -116,7 +116,7 @@ def peer(model: UnifiedLM) -> tuple[SentenceTransformer, str]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-    tokenizer = tiny_tokenizer(512)
+    tokenizer = train_tiny_tokenizer(512)
     tokenizer.padding_side, tokenizer.chat_template = "right", None
     flash = model.device.type == "cuda" and find_spec("flash_attn") is not None
     attention = "flash_attention_2" if flash else "sdpa"
@@ -151,7 +151,7 @@ def rows(shape: Shape, kind: str, role: str = "document") -> list[Row]:
 
 def texts(shape: Shape, kind: str, seed: int = 2) -> list[str]:
     """Texts of random words of about these lengths in tokens; no two are equal."""
-    words, draw = TEXT.split(), torch.Generator().manual_seed(seed)
+    words, draw = TOKENIZER_TEXT.split(), torch.Generator().manual_seed(seed)
     per_word = 1.6  # tokens of the small tokenizer
     made = []
     for number, length in enumerate(lengths(shape, kind)):

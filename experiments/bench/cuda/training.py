@@ -184,9 +184,9 @@ def weighted(terms: dict[str, float]) -> float:
 def three_packed(model: UnifiedLM, form: Format, few: list[TrainingRow]) -> dict[str, float]:
     """The same objective with a query read once for its vectors and once more in front of its answer."""
     model.zero_grad(set_to_none=True)
-    queries = form.queries([row.query for row in few])
-    answered = form.answered([row.query for row in few], [row.answer for row in few])
-    documents = form.documents([row.positive for row in few])
+    queries = form.query_sequences([row.query for row in few])
+    answered = form.answer_sequences([row.query for row in few], [row.answer for row in few])
+    documents = form.document_sequences([row.positive for row in few])
     parts = {"query": queries, "query_with_answer": answered, "document": documents}
     chunks = [
         collate([replace(s, row=i, role=role) for i, s in enumerate(part)], role).to(model.device)

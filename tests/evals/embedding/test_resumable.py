@@ -16,7 +16,7 @@ from evals.score import Embedder, Subject
 from tests.evals.lexical import ANIMALS, QUESTIONS, Lexical, beir_folder
 from tests.models import form, unified
 from unified_lm.inference import embedding_store as store
-from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
 from unified_lm.packing import PackedBatch
 
@@ -72,9 +72,9 @@ def test_documents_that_were_read_before_the_end_are_not_read_again(
 def test_a_decoder_goes_on_where_it_was_stopped(
     suite: MtebSuite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "SHARD", 8)
+    monkeypatch.setattr(store, "SHARD_VECTORS", 8)
     model = unified()
-    states, packs = model.states, []
+    states, packs = model.hidden_states, []
 
     def encoder(most: int) -> Encoder:
         def computed(batch: PackedBatch, *held: object) -> torch.Tensor:
@@ -83,8 +83,8 @@ def test_a_decoder_goes_on_where_it_was_stopped(
                 raise Stopped
             return states(batch, *held)
 
-        monkeypatch.setattr(model, "states", computed)
-        return Encoder(model=model, form=form(model), readout="mean", weights={"digest": "w"}, budget=100)
+        monkeypatch.setattr(model, "hidden_states", computed)
+        return Encoder(model=model, format=form(model), readout="mean", weights={"digest": "w"}, budget=100)
 
     with pytest.raises(Stopped):
         score(suite, encoder(6), tmp_path / "scores")
@@ -99,10 +99,12 @@ def test_a_decoder_goes_on_where_it_was_stopped(
 
 def test_a_store_that_was_asked_for_keeps_the_vectors(suite: MtebSuite, tmp_path: Path) -> None:
     model = unified()
-    encoder = Encoder(model=model, form=form(model), readout="mean", store=Store(folder=tmp_path / "mine"))
+    encoder = Encoder(model=model, format=form(model), readout="mean", store=EmbeddingStore(folder=tmp_path / "mine"))
     score(suite, encoder, tmp_path / "scores")
     assert left(tmp_path) == []
-    assert sum(len(shard.keys) for shard in encoder.store.space(encoder.space).shards) == len(QUESTIONS) + len(MANY)
+    assert sum(len(shard.keys) for shard in encoder.store.open_space(encoder.vector_identity).shards) == len(
+        QUESTIONS
+    ) + len(MANY)
 
 
 def test_a_vector_that_is_not_finite_is_not_kept(suite: MtebSuite, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
 from experiments.config.build import instantiate_node
 from unified_lm.attention import Plan
-from unified_lm.backbones import Loaded, Tiny
+from unified_lm.backbones import LoadedBackbone, Tiny
 from unified_lm.data.packaged.source import held_out_objects
-from unified_lm.inference.generate import Generator
+from unified_lm.inference.generate import TextGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
 
@@ -28,11 +28,11 @@ def suite() -> LmEvalSuite:
     return instantiate_node(config["lm_offline"], "evals.generation.packaged_docs")
 
 
-def generator_of(loaded: Loaded, weights: str, autocast: torch.dtype | None = None) -> Generator:
+def generator_of(loaded: LoadedBackbone, weights: str, autocast: torch.dtype | None = None) -> TextGenerator:
     template = instantiate_node(OmegaConf.to_container(OmegaConf.load(CONF / "template/chatml.yaml")), "template")
     plan = Plan(embed="causal", generate="causal")
     rows = Format(template=template, tokenizer=loaded.tokenizer, plan=plan)
-    return Generator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=autocast), rows, weights=weights)
+    return TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=autocast), rows, weights=weights)
 
 
 def perplexity_task(documents: int) -> LmTask:
@@ -59,7 +59,7 @@ def test_perplexity_is_that_of_the_answers_in_training_rows(tmp_path: Path) -> N
     eager.set_attn_implementation("eager")
     queries, answers = ([row[field] for row in task.source.rows] for field in ("query", "answer"))
     nats = tokens = 0
-    for row in generator.format.answered(queries, answers):
+    for row in generator.format.answer_sequences(queries, answers):
         start, stop = row.spans["answer"]
         with torch.no_grad():
             logits = eager(torch.tensor([row.tokens])).logits[0, start - 1 : stop - 1].log_softmax(-1)
@@ -131,7 +131,7 @@ def test_the_offline_suite_runs_whole_on_a_tiny_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_decoder_is_far_above_chance(smollm2: Loaded, tmp_path: Path) -> None:
+def test_a_real_decoder_is_far_above_chance(smollm2: LoadedBackbone, tmp_path: Path) -> None:
     entries = suite().entries
     small = {
         "packaged_explanation_perplexity": ExplanationPerplexity(documents=8, words=24),

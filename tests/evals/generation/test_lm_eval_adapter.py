@@ -16,7 +16,7 @@ from evals.generation.lm_eval_adapter import LiveLM, parse_generation_settings
 from tests.evals.lm import CONF, settings
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
-from unified_lm.inference.generate import Generated, Generator
+from unified_lm.inference.generate import Generated, TextGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format, Template
 
@@ -30,7 +30,7 @@ PLAIN = Template(name="plain", query="{instruction}{text}", document="{text}", a
 TALK = [{"role": "user", "content": "Sort the list"}]
 
 
-class Listening(Generator):
+class Listening(TextGenerator):
     """A generator that remembers the ids it was given."""
 
     def logprobs(self, pairs: Sequence, **options) -> list:
@@ -143,14 +143,14 @@ def test_a_prompt_in_the_rows_template_has_the_tokens_and_slots_of_a_training_ro
     form = Format(template=template, tokenizer=model.tokenizer, plan=Plan(embed="causal", generate="causal"), slots=2)
     lm = LiveLM(Listening(model, form, weights="tiny", with_slots=True), style="rows")
     talk = [("user", "How?"), ("assistant", "So."), ("user", "Really?")]
-    (row,) = form.answered(["Really?"], [" Yes."], histories=[talk[:2]])
+    (row,) = form.answer_sequences(["Really?"], [" Yes."], histories=[talk[:2]])
     begins, ends = row.spans["answer"]
     prompt = lm.apply_chat_template([{"role": role, "content": content} for role, content in talk])
     lm.generate_until([answered(prompt)])
     lm.loglikelihood([scored(prompt, " Yes.")])
     bos = () if row.tokens[0] == model.tokenizer.bos_token_id else (model.tokenizer.bos_token_id,)
     for ids in (lm.generator.heard, lm.generator.continued):
-        assert lm.generator.prompt(ids[0], 4).ids == bos + row.tokens[:begins]
+        assert lm.generator.fit_prompt(ids[0], 4).ids == bos + row.tokens[:begins]
     assert lm.generator.scored == [list(row.tokens[begins:ends])]
     if tokenizer is not None and name in ("plain", "llm2vec"):
         assert "".join(model.tokenizer.convert_ids_to_tokens(lm.tok_encode(prompt)))[-2:] == "?Ċ"
@@ -167,7 +167,7 @@ def test_an_empty_message_which_no_training_row_has_is_still_written() -> None:
 def test_a_conversation_is_refused_where_its_template_is_missing() -> None:
     without = live(style="tokenizer")
     without.tokenizer.chat_template = None
-    no_rows = LiveLM(Generator(without.generator.model, weights="tiny"), style="rows")
+    no_rows = LiveLM(TextGenerator(without.generator.model, weights="tiny"), style="rows")
     for lm, why in ((without, "no chat template"), (no_rows, "no format of rows"), (live(style="none"), "writes none")):
         with pytest.raises(ValueError, match=why):
             lm.apply_chat_template(TALK)

@@ -29,7 +29,7 @@ def test_weights_are_those_of_the_terms_and_counts_those_of_the_token_sums(name)
     method = METHODS[name]
     model = fitting(method, double=True)
     batch = collate(method.sequences(mixed_rows(), form(model)))
-    output = method.read(model.states(batch), batch, model, tokens=True)
+    output = method.read(model.hidden_states(batch), batch, model, tokens=True)
     terms = set(method.objective(output.vectors) if output.vectors else ()) | set(output.token_sums)
     assert terms and terms <= set(method.weights) == set(method.weights_at(0))
     assert set(output.token_sums) == set(method.counts(batch))

@@ -45,7 +45,7 @@ def test_every_token_but_the_slots_is_predicted_once_and_the_first_behind_them_f
     model, method = unified(slots=3), gem(plain_share=0.0)
     maker = maker_of(model, method)
     for text, row in zip((s for s in method.sequences(rows(), maker) if s.labels), rows(), strict=True):
-        plain = maker.plain(row.text)
+        plain = maker.plain_sequence(row.text)
         targets = [label for label in text.labels if label != IGNORED]
         assert targets == [label for label in plain.labels if label != IGNORED]
         start, stop = text.spans["slots"]
@@ -69,8 +69,8 @@ def test_the_suffix_learns_from_the_prefix_through_the_slots_alone():
     model, method = unified(slots=3, layers=1), gem(plain_share=0.0)
     (text,) = [s for s in method.sequences(rows(1), maker_of(model, method)) if s.labels]
     batch = collate([text])
-    embeddings = model.embed(batch.tokens).detach().requires_grad_()
-    model.hidden(embeddings, batch.positions, batch.layout)[text.spans["slots"][1] :].sum().backward()
+    embeddings = model.embed_tokens(batch.tokens).detach().requires_grad_()
+    model.run_decoder(embeddings, batch.positions, batch.layout)[text.spans["slots"][1] :].sum().backward()
     assert embeddings.grad[: text.prefix].abs().max() == 0
     assert embeddings.grad[slice(*text.spans["slots"])].abs().max() > 0
 
@@ -101,8 +101,8 @@ def test_the_weight_of_a_step_is_the_one_that_its_gradient_has():
 
 def test_a_vector_is_the_mean_of_slots_that_do_not_see_each_other():
     model, method = unified(slots=3), gem()
-    encoder = Encoder(model=model, form=maker_of(model, method), readout="slots", similarity="dot")
-    each = [Encoder(model=model, form=encoder.form, readout=f"slot_{k}", similarity="dot") for k in range(3)]
+    encoder = Encoder(model=model, format=maker_of(model, method), readout="slots", similarity="dot")
+    each = [Encoder(model=model, format=encoder.format, readout=f"slot_{k}", similarity="dot") for k in range(3)]
     vectors = [one.encode(["a text"], side="document") for one in each]
     mean = encoder.encode(["a text"], side="document")
     torch.testing.assert_close(torch.tensor(mean), torch.tensor(sum(vectors) / 3), atol=1e-5, rtol=1e-5)

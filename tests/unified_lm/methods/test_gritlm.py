@@ -37,10 +37,10 @@ def gritlm(**changes) -> GritLM:
 def sample_losses(model, rows) -> list[torch.Tensor]:
     """Cross-entropies of each row's labels, one forward a row."""
     found = []
-    for sample in form(model).answered([r.query for r in rows], [r.answer for r in rows]):
+    for sample in form(model).answer_sequences([r.query for r in rows], [r.answer for r in rows]):
         batch = collate([sample])
         with torch.no_grad():
-            found.append(F.cross_entropy(model.logits(model.states(batch)), batch.labels, reduction="none"))
+            found.append(F.cross_entropy(model.logits(model.hidden_states(batch)), batch.labels, reduction="none"))
     return [loss[loss != 0] for loss in found]
 
 

@@ -48,15 +48,15 @@ def test_both_terms_are_what_they_say_written_out_row_by_row(squared_error):
     reconstruct, align = model.heads["reconstruct"], model.heads["align"]
     with torch.no_grad():
         for row in rows:
-            (query,) = maker.queries([row.query], row.instruction)
-            slots = reconstruct(model.states(collate([query]))[slice(*query.spans["slots"])])
+            (query,) = maker.query_sequences([row.query], row.instruction)
+            slots = reconstruct(model.hidden_states(collate([query]))[slice(*query.spans["slots"])])
             error = align(slots).mean(0) - torch.tensor(Drawn().lookup([text_hash(row.answer)])[0])
             errors.append(error.square().mean() if squared_error == "mean" else error.square().sum())
-            (whole,) = maker.answered([row.query], [row.answer], row.instruction)
+            (whole,) = maker.answer_sequences([row.query], [row.answer], row.instruction)
             tail = torch.tensor(whole.tokens[whole.spans["slots"][1] :])
-            soft = torch.cat([slots, model.embed(tail)])
+            soft = torch.cat([slots, model.embed_tokens(tail)])
             batch = collate([Sequence(tokens=(1,) * len(soft))])
-            states = model.hidden(soft, batch.positions, batch.layout)
+            states = model.run_decoder(soft, batch.positions, batch.layout)
             labels = torch.tensor(whole.labels[whole.spans["slots"][0] :])
             losses.append(F.cross_entropy(model.logits(states), labels, reduction="none", ignore_index=-100))
     terms = terms_of(model, method, rows)
@@ -97,7 +97,7 @@ def test_hard_negatives_are_drawn_to_their_own_answers_and_every_row_is_kept_awa
     rows.append(replace(rows[0], answer="another answer to the same question", negative_dialogues=()))
     hard_negatives = [(row.instruction, *negative) for row in rows for negative in row.negative_dialogues]
     maker = form(model)
-    encoder = Encoder(model=model, form=maker, readout=method.readout, similarity="dot")
+    encoder = Encoder(model=model, format=maker, readout=method.readout, similarity="dot")
 
     def embedded(query: str, instruction: str) -> torch.Tensor:
         return torch.tensor(encoder.encode([query], side="query", instruction=instruction)[0])
@@ -130,10 +130,10 @@ def test_a_margin_without_hard_negatives_is_refused_by_the_data_it_needs():
 def test_an_embedding_is_the_mean_of_the_slots_through_both_maps_and_needs_no_answer():
     model = fitting(gen())
     maker = form(model)
-    encoder = Encoder(model=model, form=maker, readout=gen().readout, similarity="dot")
-    (query,) = maker.queries(["a question"])
+    encoder = Encoder(model=model, format=maker, readout=gen().readout, similarity="dot")
+    (query,) = maker.query_sequences(["a question"])
     with torch.no_grad():
-        slots = model.states(collate([query]))[slice(*query.spans["slots"])]
+        slots = model.hidden_states(collate([query]))[slice(*query.spans["slots"])]
         expected = model.heads["align"](model.heads["reconstruct"](slots)).mean(0)
     torch.testing.assert_close(torch.tensor(encoder.encode(["a question"], side="query")[0]), expected)
 

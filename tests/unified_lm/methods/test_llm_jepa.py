@@ -28,7 +28,7 @@ def jepa(**changes) -> LlmJepa:
 
 def vectors(model, method, rows):
     batch = collate(method.sequences(rows, form(model)))
-    return method.read(model.states(batch), batch, model, tokens=False).vectors
+    return method.read(model.hidden_states(batch), batch, model, tokens=False).vectors
 
 
 def test_the_coupling_is_one_minus_cosine_of_the_last_states_of_both_views_written_out():
@@ -39,8 +39,8 @@ def test_the_coupling_is_one_minus_cosine_of_the_last_states_of_both_views_writt
     both = []
     for row in rows:
         if row.answer is not None:
-            texts = maker.queries([row.query], row.instruction) + maker.documents([row.answer])
-            both.append([model.states(collate([text]))[-1] for text in texts])
+            texts = maker.query_sequences([row.query], row.instruction) + maker.document_sequences([row.answer])
+            both.append([model.hidden_states(collate([text]))[-1] for text in texts])
     expected = torch.stack([1 - F.cosine_similarity(a, b, dim=0) for a, b in both]).mean()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 

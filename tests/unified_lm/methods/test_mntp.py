@@ -25,7 +25,7 @@ def rows(count=40) -> list[TrainingRow]:
 def masked(method, count=40):
     maker = form(MODEL, BOTH_WAYS)
     pairs = zip(method.sequences(rows(count), maker), rows(count), strict=True)
-    return [(made.tokens, maker.plain(row.text).tokens, made.labels) for made, row in pairs]
+    return [(made.tokens, maker.plain_sequence(row.text).tokens, made.labels) for made, row in pairs]
 
 
 MODEL = unified()
@@ -69,11 +69,11 @@ def test_the_prediction_of_a_masked_token_sees_both_sides_of_it_and_not_the_toke
     (made,) = method.sequences(rows(1), maker)
     at = next(i for i, label in enumerate(made.labels) if label != IGNORED)
     with torch.no_grad():
-        before = MODEL.states(collate([made]))[at]
+        before = MODEL.hidden_states(collate([made]))[at]
         for place in (at - 1, at + 2):
             tokens = list(made.tokens)
             tokens[place] += 1
-            assert (MODEL.states(collate([replace(made, tokens=tuple(tokens))]))[at] - before).abs().max() > 1e-4
+            assert (MODEL.hidden_states(collate([replace(made, tokens=tuple(tokens))]))[at] - before).abs().max() > 1e-4
     assert made.tokens[at + 1] == MASK
 
 

@@ -17,7 +17,7 @@ def simcse(**changes) -> SimCSE:
 
 def passes(model):
     batch = collate(simcse().sequences(mixed_rows(5), form(model)))
-    found = simcse().read(model.states(batch), batch, model, tokens=False).vectors
+    found = simcse().read(model.hidden_states(batch), batch, model, tokens=False).vectors
     return found["query"], found["document"]
 
 

@@ -32,11 +32,11 @@ def ulme(**changes) -> Ulme:
 
 def found(model, method, rows):
     batch = collate(method.sequences(rows, form(model)))
-    return method.objective(method.read(model.states(batch), batch, model, tokens=False).vectors)
+    return method.objective(method.read(model.hidden_states(batch), batch, model, tokens=False).vectors)
 
 
 def alone(model, sequence):
-    return model.states(collate([sequence]))
+    return model.hidden_states(collate([sequence]))
 
 
 def nce(query, positive, negatives):
@@ -55,11 +55,11 @@ def test_l_sem_is_symmetric_info_nce_of_slot_0_and_the_documents_slot(slots):
     maker, pairs = form(model), [row for row in ROWS if row.positive]
     queries, documents, extra = [], {}, {}
     for row in pairs:
-        (query,) = maker.queries([row.query])
+        (query,) = maker.query_sequences([row.query])
         place = query.spans["slots"][0] if slots else last_of_query(query)
         queries.append(alone(model, query)[place])
         for text in (row.positive, *row.negatives):
-            (document,) = maker.documents([text])
+            (document,) = maker.document_sequences([text])
             place = document.spans["slots"][0] if slots else last_of_query(document)
             (documents if text == row.positive else extra)[text] = alone(model, document)[place]
     losses = []
@@ -92,7 +92,7 @@ def test_l_pred_is_info_nce_of_the_last_slot_and_the_pooled_answer_of_the_same_f
     rows = [row for row in rows if row.answer is not None]
     reasons, answers = [], []
     for row in rows:
-        (sequence,) = form(model).answered([row.query], [row.answer])
+        (sequence,) = form(model).answer_sequences([row.query], [row.answer])
         states = alone(model, sequence)
         reasons.append(states[sequence.spans["slots"][1] - 1 if slots else last_of_query(sequence)])
         answers.append(pooled(states, sequence.spans["answer"], target))
@@ -109,5 +109,5 @@ def test_the_weights_are_those_of_the_paper_and_a_weight_of_zero_leaves_its_term
     for name in ("semantic", "predictive"):
         assert set(found(model, ulme(**{f"{name}_weight": 0.0}), ROWS)) == {"semantic", "predictive"} - {name}
     batch = collate(ulme().sequences(ROWS, form(model)))
-    assert ulme().counts(batch) == {"generative": batch.labelled}
+    assert ulme().counts(batch) == {"generative": batch.label_count}
     assert ulme(generative_weight=0.0).counts(batch) == {}

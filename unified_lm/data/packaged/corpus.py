@@ -27,7 +27,7 @@ from unified_lm.data.packaged.documentation import (
 )
 from unified_lm.data.packaged.near_duplicates import find_near_duplicates
 from unified_lm.data.packaged.prose import is_prose, mask_names, without_markup
-from unified_lm.files import cache_dir, digest, made_once
+from unified_lm.files import cache_dir, create_once, strings_digest
 
 TRAINING_PACKAGES = (STDLIB, "numpy", "torch", "transformers")
 HELD_OUT_PACKAGES = ("scipy", "pandas")
@@ -54,10 +54,10 @@ def corpus_versions(split: str) -> dict[str, str]:
 
 
 def _load_objects(split: str) -> tuple[DocumentedObject, ...]:
-    key = digest(*(f"{name} {number}" for name, number in corpus_versions(split).items()))
+    key = strings_digest(*(f"{name} {number}" for name, number in corpus_versions(split).items()))
     path = cache_dir() / "documentation" / f"{split}-{key}.jsonl.gz"
     make = _write_held_out if split == "held_out" else _write_training
-    return _read_objects(made_once(path, make))
+    return _read_objects(create_once(path, make))
 
 
 @cache

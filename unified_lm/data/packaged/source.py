@@ -18,7 +18,7 @@ from unified_lm.data.packaged.corpus import (
 )
 from unified_lm.data.packaged.documentation import DocumentedObject
 from unified_lm.data.rows import TrainingRow
-from unified_lm.files import digest
+from unified_lm.files import strings_digest
 
 __all__ = ["HELD_OUT_PACKAGES", "TRAINING_PACKAGES", "DocumentedObject", "PackagedText", "held_out_objects"]
 
@@ -74,7 +74,7 @@ class PackagedText:
         """Digest of package versions, extractor version and what is asked for; reads no text."""
         asked = (self.kind, self.positive, str(self.negatives), self.instruction, str(self.every), str(self.limit))
         versions = (f"{package} {number}" for package, number in corpus_versions(self.split).items())
-        return f"packaged-{self.split}-{self.kind}-{digest(*asked, self.name, *versions)}"
+        return f"packaged-{self.split}-{self.kind}-{strings_digest(*asked, self.name, *versions)}"
 
     def rows(self) -> Rows:
         """The rows, in an order in which the first n are a fair sample of all packages."""
