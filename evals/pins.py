@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from evals.score import SUBSET_MARK, identity_key
-from unified_lm.names import closest
+from unified_lm.names import closest_names
 
 CHANGED_MARK = " (changed)"
 """Ends the name of a suite whose pins are not those that its file commits to."""
@@ -55,7 +55,7 @@ def mark_name(
     """
     for task in only or ():
         if task not in tasks:
-            near = closest(task, tasks)
+            near = closest_names(task, tasks)
             raise ValueError(f"suite {name} has no task {task!r}" + (f"; did you mean {near[0]}?" if near else ""))
     if committed is not None and not re.fullmatch("[0-9a-f]{16}", committed):
         raise ValueError(

@@ -65,7 +65,7 @@ def prepared(
     from experiments.config.build import Lengths, build_dataclass, instantiate_node, resolve_device
     from unified_lm.attention import Plan
     from unified_lm.backbones import Backbone
-    from unified_lm.inference.generate import TextGenerator
+    from unified_lm.inference.generate import BatchedGenerator
     from unified_lm.model import UnifiedLM
     from unified_lm.prompts.template import Format
 
@@ -91,7 +91,7 @@ def prepared(
         autocast=None if config["autocast"] is None else getattr(torch, config["autocast"]),
         modes=frozenset({"causal"}),
     )
-    generator = TextGenerator(model, form, weights=backbone.fingerprint())
+    generator = BatchedGenerator(model, form, weights=backbone.fingerprint())
 
     def answer(asked: list[TrainingRow]) -> list[str]:
         return [found.text for found in generator.generate([prompt(form, row) for row in asked], max_new_tokens)]

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from evals.generation.tasks import Style
 from unified_lm.inference.decoding import Likelihood
-from unified_lm.inference.generate import Generated, TextGenerator
+from unified_lm.inference.generate import BatchedGenerator, Generated
 from unified_lm.prompts.conversation import conversation_tokens, render_conversation
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class LiveLM(TemplateLM):
     (`prompts_cut` of `prompts`). `first_ids` holds the first four ids of the first request of each kind.
     """
 
-    def __init__(self, generator: TextGenerator, *, style: Style) -> None:
+    def __init__(self, generator: BatchedGenerator, *, style: Style) -> None:
         super().__init__()
         self.generator = generator
         self.style = style

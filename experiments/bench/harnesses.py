@@ -18,7 +18,7 @@ from experiments.bench.material import Material
 from experiments.bench.measure import Line, compared
 from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 
 BATCH = 8
 
@@ -73,7 +73,7 @@ def likelihoods(material: Material, repeats: int) -> Line:
     rows = material.pairs[: 64 // material.size]
     encode = material.tokenizer.encode
     pairs = [(encode(row.query + "\n" + row.positive[:600]), encode(" " + row.answer)) for row in rows]
-    generator = TextGenerator(material.ours(), weights="bench")
+    generator = BatchedGenerator(material.ours(), weights="bench")
     stock = copy.deepcopy(material.decoder)
     peers = {
         f"lm-eval, batches of {size}": HFLM(pretrained=stock, tokenizer=material.tokenizer, batch_size=size)

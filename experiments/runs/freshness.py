@@ -9,7 +9,7 @@ from evals.score import PROTOCOL_VERSIONS, Score
 from experiments.config.identity import content_digest, strip_modules
 from experiments.runs.provenance import SCORING_PACKAGES, package_versions
 from experiments.runs.record import RunRecord
-from unified_lm.files import files_below
+from unified_lm.files import list_files
 
 LOCAL_DATA = ("mirror", "folder", "file")
 """Settings of a suite that are paths of local data."""
@@ -61,7 +61,7 @@ def read_instruction_table(named: str | Mapping[str, Any]) -> Any:
 
 def list_file_states(path: Path) -> list[list[Any]]:
     """Name, size and modification time of every file below a folder, or of the one file."""
-    files = files_below(path) if path.is_dir() else [path]
+    files = list_files(path) if path.is_dir() else [path]
     states = [(file.relative_to(path).as_posix(), file.stat()) for file in files if file.exists()]
     return [[name, state.st_size, state.st_mtime_ns] for name, state in states]
 

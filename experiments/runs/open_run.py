@@ -14,7 +14,7 @@ from experiments.runs.record import RunRecord, change_record, require_record
 from unified_lm.backbones import LoadedBackbone
 from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
 from unified_lm.trainable import merge_adapters
@@ -176,7 +176,7 @@ def build_subject(experiment: Experiment, made: BuiltModel | None, digest: str, 
     )
     generator = None
     if experiment.attention.generate != "bidirectional":
-        generator = TextGenerator(
+        generator = BatchedGenerator(
             made.model,
             made.form,
             weights=f"{digest}@{step}",

@@ -14,7 +14,7 @@ from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask
 from evals.score import Score, Subject
 from unified_lm.backbones import Tiny
-from unified_lm.inference.generate import Generated, TextGenerator
+from unified_lm.inference.generate import BatchedGenerator, Generated
 from unified_lm.model import UnifiedLM
 
 SUMS = [
@@ -30,7 +30,7 @@ CHOICES = [
 CONF = Path(__file__).parents[2] / "conf" / "evals"
 
 
-class Counting(TextGenerator):
+class Counting(BatchedGenerator):
     """A generator that counts its requests, and remembers the prompts it last continued."""
 
     asked = 0
@@ -45,7 +45,7 @@ class Counting(TextGenerator):
         return super().generate(prompts, *args, **options)
 
 
-class Writes(TextGenerator):
+class Writes(BatchedGenerator):
     """Writes what it is told to, whatever the prompt."""
 
     bodies: Sequence[str] = ()
@@ -54,7 +54,7 @@ class Writes(TextGenerator):
         return [Generated(text=body, tokens=5, truncated=False, dropped=0) for body in self.bodies]
 
 
-def generator_of(backbone: Tiny | None = None, kind: type[TextGenerator] = Counting, **options: Any) -> Any:
+def generator_of(backbone: Tiny | None = None, kind: type[BatchedGenerator] = Counting, **options: Any) -> Any:
     backbone = backbone or Tiny()
     loaded = backbone.load()
     return kind(UnifiedLM(loaded.model, loaded.tokenizer), weights=backbone.fingerprint(), **options)
@@ -66,7 +66,7 @@ def writing(bodies: Sequence[str]) -> Writes:
     return found
 
 
-def subject_of(generator: TextGenerator, step: int | None = None) -> Subject:
+def subject_of(generator: BatchedGenerator, step: int | None = None) -> Subject:
     return Subject(name="tiny", generator=generator, step=step)
 
 
@@ -81,7 +81,7 @@ def settings(node: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in node.items() if key != "_target_"}
 
 
-def scored(suite: LmEvalSuite, folder: Path, by: TextGenerator | None = None) -> dict[tuple[str, str], Score]:
+def scored(suite: LmEvalSuite, folder: Path, by: BatchedGenerator | None = None) -> dict[tuple[str, str], Score]:
     """(task, metric) -> score."""
     scores = suite.score(subject_of(by or generator_of(max_length=4096)), folder=folder)
     return {(score.task, score.metric): score for score in scores}

@@ -5,7 +5,7 @@ import torch
 
 from tests.models import CAUSAL, form, unified
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.trainable import Lora
 
 PROMPTS = ["A query asks a question", "Sort the list, return the first element and", "Translate"]
@@ -22,7 +22,7 @@ def adapted():
 
 
 def written(model, **options):
-    generator = TextGenerator(model, form(model, CAUSAL), weights="w", **options)
+    generator = BatchedGenerator(model, form(model, CAUSAL), weights="w", **options)
     ids = [generator.tokenizer.encode(text) for text in PROMPTS]
     pairs = [(prompt, prompt[::-1]) for prompt in ids]
     return generator.logprobs(pairs), [answer.text for answer in generator.generate(ids, 12)]
@@ -47,7 +47,9 @@ def test_vectors_are_those_of_the_adapters_before_and_after_it_generates():
 
 def test_the_identity_of_a_generator_tells_whether_adapters_were_on():
     model = adapted()
-    on, off = (TextGenerator(model, form(model), weights="w", without_adapters=off).identity for off in (False, True))
+    on, off = (
+        BatchedGenerator(model, form(model), weights="w", without_adapters=off).identity for off in (False, True)
+    )
     assert on != off
 
 
@@ -55,6 +57,6 @@ def test_adapters_come_back_and_keep_learning_also_after_an_error():
     model = adapted()
     learnt = [p.requires_grad for p in model.parameters()]
     with pytest.raises(ValueError, match="empty prompt"):
-        TextGenerator(model, form(model), weights="w", without_adapters=True).generate([[]], 3)
+        BatchedGenerator(model, form(model), weights="w", without_adapters=True).generate([[]], 3)
     written(model, without_adapters=True)
     assert [p.requires_grad for p in model.parameters()] == learnt

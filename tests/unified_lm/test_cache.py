@@ -37,11 +37,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
 
 def test_of_several_processes_one_makes_a_file_and_all_see_it_whole(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from unified_lm.files import made_once\n"
+        "import sys, time; from pathlib import Path; from unified_lm.files import create_once\n"
         "def make(partial):\n"
         "    with open(sys.argv[2], 'a') as made: made.write('x')\n"
         "    partial.write_text('beginning '); time.sleep(0.3); partial.open('a').write('end')\n"
-        "print(made_once(Path(sys.argv[1]), make).read_text())\n"
+        "print(create_once(Path(sys.argv[1]), make).read_text())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "made"), str(tmp_path / "count")]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]

@@ -7,7 +7,7 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from unified_lm.attention.modes import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.inference.decoding import next_token_logits
-from unified_lm.inference.generate import MIN_SAVED_TOKENS, TextGenerator
+from unified_lm.inference.generate import MIN_SAVED_TOKENS, BatchedGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
 from unified_lm.prompts.conversation import answer_header, render_conversation
@@ -31,29 +31,29 @@ CHATML = Template(
 )
 
 
-def generator_of(backbone: Tiny = DECODERS["llama"], **options) -> TextGenerator:
+def generator_of(backbone: Tiny = DECODERS["llama"], **options) -> BatchedGenerator:
     loaded = backbone.load()
-    return TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer), weights=backbone.fingerprint(), **options)
+    return BatchedGenerator(UnifiedLM(loaded.model, loaded.tokenizer), weights=backbone.fingerprint(), **options)
 
 
-def slotted(mode: str, slots: int = 3, **options) -> TextGenerator:
+def slotted(mode: str, slots: int = 3, **options) -> BatchedGenerator:
     loaded = DECODERS["llama"].load()
     model = UnifiedLM(loaded.model, loaded.tokenizer, slots=slots)
     rows = Format(template=CHATML, tokenizer=loaded.tokenizer, plan=Plan(embed=mode, generate=mode), slots=slots)
-    return TextGenerator(model, rows, weights="tiny", with_slots=True, **options)
+    return BatchedGenerator(model, rows, weights="tiny", with_slots=True, **options)
 
 
-def ids_of(generator: TextGenerator, texts: list[str] = PROMPTS) -> list[list[int]]:
+def ids_of(generator: BatchedGenerator, texts: list[str] = PROMPTS) -> list[list[int]]:
     return [generator.tokenizer.encode(text) for text in texts]
 
 
-def most_likely(generator: TextGenerator, prompt: list[int]) -> int:
+def most_likely(generator: BatchedGenerator, prompt: list[int]) -> int:
     chances = generator.logprobs([(prompt, [i]) for i in range(512)])
     return next(i for i, (_, is_greedy) in enumerate(chances) if is_greedy)
 
 
 @pytest.fixture(scope="module")
-def generator() -> TextGenerator:
+def generator() -> BatchedGenerator:
     return generator_of()
 
 
@@ -97,12 +97,12 @@ def test_with_absolute_positions_padding_moves_no_token() -> None:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=512, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.5)
     model = UnifiedLM(GPT2LMHeadModel(config), DECODERS["llama"].load().tokenizer)
-    generator = TextGenerator(model, weights="absolute")
+    generator = BatchedGenerator(model, weights="absolute")
     prompts = ids_of(generator)
     assert generator.generate(prompts, 8) == [generator.generate([prompt], 8)[0] for prompt in prompts]
 
 
-def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generator: TextGenerator) -> None:
+def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generator: BatchedGenerator) -> None:
     prompt = ids_of(generator)[0]
     own = generator.model.backbone.generate(
         torch.tensor([prompt]), generation_config=GenerationConfig(do_sample=False, max_new_tokens=5, pad_token_id=0)
@@ -111,7 +111,7 @@ def test_what_greedy_decoding_writes_is_greedy_and_anything_else_is_not(generato
     assert [is_greedy for _, is_greedy in generator.logprobs([(prompt, own), (prompt, other)])] == [True, False]
 
 
-def test_adding_requests_changes_no_likelihood(generator: TextGenerator) -> None:
+def test_adding_requests_changes_no_likelihood(generator: BatchedGenerator) -> None:
     other, *contexts = ids_of(generator, [PROMPTS[2], PROMPTS[0], LONG])
     first, second = ids_of(generator, [" the capital of France", " ten"])
     for context in contexts:
@@ -120,8 +120,8 @@ def test_adding_requests_changes_no_likelihood(generator: TextGenerator) -> None
         assert generator.logprobs(many)[2].logprob == pytest.approx(generator.logprobs(few)[0].logprob, abs=1e-5)
 
 
-def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: TextGenerator) -> None:
-    small = TextGenerator(generator.model, weights="tiny", batch_tokens=20)
+def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: BatchedGenerator) -> None:
+    small = BatchedGenerator(generator.model, weights="tiny", batch_tokens=20)
     prompts = ids_of(generator)
     pairs = [(context, end[:4]) for context in ids_of(generator, [PROMPTS[0], LONG]) for end in prompts]
     assert small.generate(prompts, 8) == generator.generate(prompts, 8)
@@ -129,7 +129,7 @@ def test_a_smaller_batch_gives_the_same_answers_and_likelihoods(generator: TextG
         assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(generator: TextGenerator) -> None:
+def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(generator: BatchedGenerator) -> None:
     prompt = ids_of(generator)[0]
     cut = generator.generate([prompt], 1)[0]
     assert (cut.tokens, cut.truncated, cut.empty) == (1, True, False)
@@ -139,7 +139,7 @@ def test_a_budget_of_one_token_is_truncated_unless_that_token_ends_the_answer(ge
     assert (whole.text, whole.tokens, whole.truncated, whole.empty) == ("", 1, False, True)
 
 
-def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(generator: TextGenerator) -> None:
+def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(generator: BatchedGenerator) -> None:
     prompt = ids_of(generator)[0]
     free = generator.generate([prompt], 16)[0]
     assert free.truncated and free.tokens == 16
@@ -151,7 +151,7 @@ def test_an_answer_ends_before_the_first_stop_string_whatever_tokens_it_spans(ge
         assert cut.tokens <= free.tokens
 
 
-def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: TextGenerator) -> None:
+def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: BatchedGenerator) -> None:
     prompts = ids_of(generator)
     free = generator.generate(prompts, 12)
     stop = free[1].text[4:6]
@@ -160,7 +160,7 @@ def test_a_row_that_stops_early_leaves_the_others_as_they_are(generator: TextGen
     assert [a.text for a in stopped] == [a.text.partition(stop)[0] for a in free]
 
 
-def test_greedy_answers_repeat_and_sampled_ones_depend_on_seed_and_place_only(generator: TextGenerator) -> None:
+def test_greedy_answers_repeat_and_sampled_ones_depend_on_seed_and_place_only(generator: BatchedGenerator) -> None:
     prompts = ids_of(generator)
     torch.manual_seed(1)
     assert generator.generate(prompts, 8) == generator.generate(prompts, 8)
@@ -217,7 +217,7 @@ def test_slots_change_the_answer_stand_before_its_turn_and_are_refused_where_it_
     header = answer_header(generator.format)
     placed = generator.fit_prompt(prompt, 4).ids
     assert placed == (*prompt[: -len(header)], -1, -2, -3, *header)
-    plain = TextGenerator(generator.model, generator.format, weights="tiny")
+    plain = BatchedGenerator(generator.model, generator.format, weights="tiny")
     assert plain.fit_prompt(prompt, 4).ids == tuple(prompt)
     assert plain.identity != generator.identity
     pair = [(prompt, generator.tokenizer.encode("the"))]
@@ -245,7 +245,7 @@ def test_impossible_generators_are_refused_with_the_way_out() -> None:
     loaded = DECODERS["mistral with a window"].load()
     rows = Format(template=CHATML, tokenizer=loaded.tokenizer, plan=Plan(embed="prefix", generate="prefix"))
     with pytest.raises(ValueError, match="sliding window"):
-        TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer), rows, weights="tiny")
+        BatchedGenerator(UnifiedLM(loaded.model, loaded.tokenizer), rows, weights="tiny")
 
 
 def test_generation_has_no_dropout_and_leaves_training_as_it_was() -> None:
@@ -257,9 +257,9 @@ def test_generation_has_no_dropout_and_leaves_training_as_it_was() -> None:
     assert generator.model.training and not generator.model.backbone.lm_head.training
 
 
-def test_in_bfloat16_autocast_the_head_stays_in_float32_and_likelihoods_stay_close(generator: TextGenerator) -> None:
+def test_in_bfloat16_autocast_the_head_stays_in_float32_and_likelihoods_stay_close(generator: BatchedGenerator) -> None:
     loaded = DECODERS["llama"].load()
-    half = TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=torch.bfloat16), weights="tiny")
+    half = BatchedGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=torch.bfloat16), weights="tiny")
     states = torch.randn(3, half.model.width)
     with torch.no_grad(), half.model.autocast_context():
         logits = next_token_logits(half.model, states.bfloat16())

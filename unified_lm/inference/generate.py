@@ -43,7 +43,7 @@ MIN_SAVED_TOKENS = 128
 """Tokens that must be saved by reading a common context once: small forwards cost more a token than packs."""
 
 
-class TextGenerator:
+class BatchedGenerator:
     """A decoder that continues token ids.
 
     `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is

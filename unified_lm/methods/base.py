@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.losses import info_nce, same_row_mask, same_text_mask
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
@@ -128,7 +128,7 @@ class Method(ABC):
         """Batch-level terms as a pure function of the *global* batch's vectors."""
         return {}
 
-    def build_embedder(self, encoder: Encoder, generator: TextGenerator | None) -> Any:
+    def build_embedder(self, encoder: Encoder, generator: BatchedGenerator | None) -> Any:
         """The embedder that is scored: the encoder, or one around it. `generator`: None where the model has none."""
         return encoder
 

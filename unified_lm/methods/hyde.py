@@ -10,7 +10,7 @@ import numpy as np
 
 from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.methods.untrained import Untrained
 from unified_lm.prompts.conversation import answer_header
 
@@ -40,7 +40,7 @@ class Hyde(Untrained):
         if unknown := set(self.sides) - {"query", "document"}:
             raise ValueError(f"method.sides={sorted(unknown)} is unknown; use query and document")
 
-    def build_embedder(self, encoder: Encoder, generator: TextGenerator | None) -> HydeEmbedder:
+    def build_embedder(self, encoder: Encoder, generator: BatchedGenerator | None) -> HydeEmbedder:
         """Raises `ValueError` where the model cannot generate."""
         if generator is None:
             raise ValueError("method hyde answers before it embeds, so it needs attention=causal, gritlm or prefix")

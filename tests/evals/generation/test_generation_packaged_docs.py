@@ -16,7 +16,7 @@ from experiments.config.build import instantiate_node
 from unified_lm.attention import Plan
 from unified_lm.backbones import LoadedBackbone, Tiny
 from unified_lm.data.packaged.source import held_out_objects
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format
 
@@ -28,11 +28,11 @@ def suite() -> LmEvalSuite:
     return instantiate_node(config["lm_offline"], "evals.generation.packaged_docs")
 
 
-def generator_of(loaded: LoadedBackbone, weights: str, autocast: torch.dtype | None = None) -> TextGenerator:
+def generator_of(loaded: LoadedBackbone, weights: str, autocast: torch.dtype | None = None) -> BatchedGenerator:
     template = instantiate_node(OmegaConf.to_container(OmegaConf.load(CONF / "template/chatml.yaml")), "template")
     plan = Plan(embed="causal", generate="causal")
     rows = Format(template=template, tokenizer=loaded.tokenizer, plan=plan)
-    return TextGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=autocast), rows, weights=weights)
+    return BatchedGenerator(UnifiedLM(loaded.model, loaded.tokenizer, autocast=autocast), rows, weights=weights)
 
 
 def perplexity_task(documents: int) -> LmTask:

@@ -16,7 +16,7 @@ from evals.generation.lm_eval_adapter import LiveLM, parse_generation_settings
 from tests.evals.lm import CONF, settings
 from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
-from unified_lm.inference.generate import Generated, TextGenerator
+from unified_lm.inference.generate import BatchedGenerator, Generated
 from unified_lm.model import UnifiedLM
 from unified_lm.prompts.template import Format, Template
 
@@ -30,7 +30,7 @@ PLAIN = Template(name="plain", query="{instruction}{text}", document="{text}", a
 TALK = [{"role": "user", "content": "Sort the list"}]
 
 
-class Listening(TextGenerator):
+class Listening(BatchedGenerator):
     """A generator that remembers the ids it was given."""
 
     def logprobs(self, pairs: Sequence, **options) -> list:
@@ -167,7 +167,7 @@ def test_an_empty_message_which_no_training_row_has_is_still_written() -> None:
 def test_a_conversation_is_refused_where_its_template_is_missing() -> None:
     without = live(style="tokenizer")
     without.tokenizer.chat_template = None
-    no_rows = LiveLM(TextGenerator(without.generator.model, weights="tiny"), style="rows")
+    no_rows = LiveLM(BatchedGenerator(without.generator.model, weights="tiny"), style="rows")
     for lm, why in ((without, "no chat template"), (no_rows, "no format of rows"), (live(style="none"), "writes none")):
         with pytest.raises(ValueError, match=why):
             lm.apply_chat_template(TALK)

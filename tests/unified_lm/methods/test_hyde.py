@@ -5,7 +5,7 @@ import pytest
 
 from tests.models import form, unified
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import TextGenerator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.methods.hyde import Hyde, HydeEmbedder
 
 TEXTS = ["what is one?", "how cold was the weather", "what is one?"]
@@ -20,7 +20,7 @@ def answering(**changes) -> HydeEmbedder:
     model = unified()
     maker = form(model)
     encoder = Encoder(model=model, format=maker, readout="mean")
-    return hyde(**changes).build_embedder(encoder, TextGenerator(model, maker, weights="tiny"))
+    return hyde(**changes).build_embedder(encoder, BatchedGenerator(model, maker, weights="tiny"))
 
 
 def test_a_query_has_the_vector_of_the_answer_as_a_document_and_a_document_its_own():
