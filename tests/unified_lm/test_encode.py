@@ -204,8 +204,8 @@ from tests.unified_lm.test_encode import encoder
 from dataclasses import replace
 from unified_lm.inference import encode
 from unified_lm.inference import embedding_store as store
-encode.WINDOW = store.SHARD = 8
-whole, count = store.write, 0
+encode.TEXTS_PER_WINDOW = store.SHARD_VECTORS = 8
+whole, count = store.write_shard, 0
 def write(folder, keys, vectors):
     global count
     count += 1
@@ -213,9 +213,9 @@ def write(folder, keys, vectors):
         store.np.save = lambda file, array, save=store.np.save: (
             save(file, array) if array.dtype == "float32" else os.kill(os.getpid(), signal.SIGKILL))
     whole(folder, keys, vectors)
-store.write = write
+store.write_shard = write
 texts = [f"text {{i}} of many" for i in range(40)]
-replace(encoder(budget=30), store=store.Store(folder=Path({str(tmp_path)!r}))).encode(texts, side="query")
+replace(encoder(budget=30), store=store.EmbeddingStore(folder=Path({str(tmp_path)!r}))).encode(texts, side="query")
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
