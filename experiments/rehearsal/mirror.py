@@ -13,7 +13,7 @@ from experiments.config.paths import CONF
 from experiments.rehearsal import rows
 from experiments.rehearsal.rows import Tables
 from unified_lm.data.hub import generator_split
-from unified_lm.files import cache_dir, digest, folder_made_once
+from unified_lm.files import cache_dir, folder_made_once
 
 ROWS = 64
 """Rows of a training data set; a rehearsal reads two batches of at most eight."""
@@ -28,7 +28,7 @@ Files = dict[str, str]
 def make_mirror() -> Path:
     """The folder of the mirror, written once and named by its content."""
     files = mirror_files()
-    name = digest(*(part for path in sorted(files) for part in (path, files[path])))
+    name = strings_digest(*(part for path in sorted(files) for part in (path, files[path])))
 
     def write(folder: Path) -> None:
         for path, content in files.items():

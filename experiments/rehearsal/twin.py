@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.rehearsal import rows
-from unified_lm.files import cache_dir, digest, folder_made_once
+from unified_lm.files import cache_dir, folder_made_once
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -63,7 +63,7 @@ def write_twin(id: str, folder: Path) -> None:
     config = small_config(id)
     config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(digest(id)[:8], 16))
+        torch.manual_seed(int(strings_digest(id)[:8], 16))
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -11,7 +11,7 @@ from evals.embedding.resumable import CachedEmbedder
 from experiments.bench.harnesses import RecordingEmbedder
 from tests.models import form, unified
 from unified_lm.inference.embedder import ComparedBy, DelegatingEmbedder, Embedder, describe_prompt, with_similarity
-from unified_lm.inference.embedding_store import Store
+from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import Generator
 from unified_lm.methods.hyde import Hyde
@@ -21,13 +21,13 @@ TEXTS = ["what is one?", "how cold was the weather"]
 
 def encoder() -> Encoder:
     model = unified()
-    return Encoder(model=model, form=form(model), readout="mean", weights={"digest": "w"})
+    return Encoder(model=model, format=form(model), readout="mean", weights={"digest": "w"})
 
 
 def around(kind: type[DelegatingEmbedder], inner: Encoder, folder: Path) -> Embedder:
     """An embedder of this kind around an encoder."""
     if kind is CachedEmbedder:
-        return CachedEmbedder(embedder=inner, store=Store(folder=folder, trusting=True))
+        return CachedEmbedder(embedder=inner, store=EmbeddingStore(folder=folder, trust_weights=True))
     if kind is ComparedBy:
         return ComparedBy(embedder=inner, other="dot")
     if kind in (DelegatingEmbedder, RecordingEmbedder):
