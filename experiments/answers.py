@@ -18,8 +18,8 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.config.paths import display_path
-from experiments.runs.execute import require_device
 from experiments.runs.files import write_json
+from experiments.runs.preflight import require_device
 from experiments.runs.resolve_model import split_arguments
 from unified_lm.data.model_made import write_own_answers
 from unified_lm.data.rows import TrainingRow

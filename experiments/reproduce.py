@@ -1,7 +1,6 @@
 """Train and score what a table lacks, then render it: `python -m experiments.reproduce 15 scale=mini seeds=0,1,2`."""
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 
 from experiments.config.command_line import cli_entry_point
@@ -9,8 +8,8 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run
 from experiments.config.paths import display_path
 from experiments.report import write_report
-from experiments.runs.execute import ensure_run, require_device
-from experiments.runs.side_by_side import Crew
+from experiments.runs.execute import execute_runs
+from experiments.runs.preflight import require_device
 from experiments.table import request, table_of, tell
 from unified_lm.training.watchdog import REQUEUE
 
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         require_device(job)
     runs = asked.runs()
     every = unique_runs(run for each in runs.values() for run in each)
-    codes = Crew(every, jobs).work() if jobs > 1 else in_turn(every)
+    codes = execute_runs(every, jobs)
     if any(codes.get(run.run_id, REQUEUE) == REQUEUE for run in every):
         print("stopped; the same command continues from the last checkpoints", file=sys.stderr)
         return REQUEUE
@@ -36,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"page: {display_path(write_report())}")
     failed = [run for run in every if codes[run.run_id]]
     for run in failed:
-        print(f"failed: {run.run_id}, see {display_path(run.folder / 'worker.log')}", file=sys.stderr)
+        log = run.folder / "worker.log"
+        print(f"failed: {run.run_id}{f', see {display_path(log)}' if log.exists() else ''}", file=sys.stderr)
     return 1 if failed else code
 
 
@@ -49,25 +49,6 @@ def parse_jobs(given: Sequence[str]) -> int:
     if not number.isdecimal() or int(number) < 1:
         raise UsageError(f"jobs={number} is no count of runs to be made at once, such as jobs=2")
     return int(number)
-
-
-def in_turn(every: Sequence[Run]) -> dict[str, int]:
-    """Make one run after another until one is asked to stop; run id -> exit code."""
-    codes: dict[str, int] = {}
-    for number, run in enumerate(every, start=1):
-        codes[run.run_id] = codes.get(run.run_id) or made(run, number, len(every))
-        if codes[run.run_id] == REQUEUE:
-            break
-    return codes
-
-
-def made(run: Run, number: int, count: int) -> int:
-    """Make one run of several; a failure leaves a hole in the table and does not stop the others."""
-    began = time.monotonic()
-    print(f"[{number}/{count}] {run.run_id}", flush=True)
-    code = ensure_run(run)
-    print(f"[{number}/{count}] {'failed' if code else 'done'} after {time.monotonic() - began:.0f} s", flush=True)
-    return code
 
 
 def unique_runs(runs: Iterable[Run]) -> list[Run]:

@@ -8,7 +8,8 @@ from experiments.config.compose import Composition, compose, list_groups, list_o
 from experiments.config.describe import describe
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.runs.execute import ensure_run, missing_device, require_device
+from experiments.runs.execute import ensure_run
+from experiments.runs.preflight import missing_device, require_device
 
 USAGE = """\
 usage: python -m experiments.run [-m] [--cfg] name=value ...

@@ -23,7 +23,8 @@ from experiments.config.errors import UsageError, first_line
 from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.identity import identify
 from experiments.config.paths import CONF, display_path, outputs_folder
-from experiments.runs.execute import ensure_run, require_device
+from experiments.runs.execute import ensure_run
+from experiments.runs.preflight import require_device
 
 JOBS = "jobs.jsonl"
 

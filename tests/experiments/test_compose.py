@@ -16,7 +16,7 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.paths import ROOT
 from experiments.config.schema import SECTION_CLASSES, class_fields
-from experiments.runs.execute import launch_command
+from experiments.runs.worker_process import launch_command
 
 WRONG = {
     "optim.learing_rate=1": "did you mean optim.learning_rate",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from experiments.config.compose import compose
+from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.runs.execute import ensure_run
 from experiments.runs.open_run import open_run
@@ -116,14 +117,27 @@ def test_the_answers_of_hard_negatives_go_through_the_same_teacher(here: None) -
     np.testing.assert_allclose(vectors, encoder.encode(answers, side="document"), atol=1e-5)
 
 
-def test_a_teacher_for_a_method_that_reads_none_is_refused(here: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ensure_run(a_run("t4_ulme", "teacher=t1_base")) != 0
-    assert "method Ulme reads none" in capsys.readouterr().err
+REFUSED = {
+    "a teacher that the method does not read": (["t4_ulme", "teacher=t1_base"], "method Ulme learns from no teacher"),
+    "no teacher for a method that reads one": (["t1_llm2vec_gen", "teacher=null"], "give the run teacher=EXPERIMENT"),
+    "a teacher without vectors": (["t1_llm2vec_gen", "teacher=t1_hyde"], "gives no vectors of a decoder"),
+    "a checkpoint that is not kept": (["t15_ulme", "optim.steps=4", "scoring.steps=[2]"], "step 2, whose checkpoint"),
+    "a child's value": (["t1_llm2vec", "optim.learning_rate=fast"], "learning_rate"),
+    "a parent's value": (["t1_llm2vec", "parent_overrides=['optim.learning_rate=fast']"], "t1_mntp.*learning_rate"),
+    "several nodes": (["t1_llm2vec", "launch.nodes=2"], "launch.nodes=2"),
+}
 
 
-def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
-    here: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("case", REFUSED)
+def test_nothing_is_trained_or_written_that_will_be_refused(case: str, outputs: Path) -> None:
+    (experiment, *more), message = REFUSED[case]
+    with pytest.raises(UsageError, match=message) as told:
+        ensure_run(a_run(experiment, *more))
+    assert "\n" not in str(told.value)
+    assert not outputs.exists()
+
+
+def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(here: None, tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     pairs = [("one thing", "one thing", 5), ("a cat", "a small cat", 4), ("a cat", "the tax", 1), ("up", "six", 0)]
     file.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in pairs))
@@ -143,5 +157,5 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(
         row = Row(key="ulme", label="ULME", experiment="t15_ulme", step=step)
         assert measure(made, row, column).value == value
 
-    assert ensure_run(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]")) == 1
-    assert "no whole checkpoint of step 7; steps that are there: 1, 2, 3, 4" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="no whole checkpoint of step 7; steps that are there: 1, 2, 3, 4"):
+        ensure_run(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]"))

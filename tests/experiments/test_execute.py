@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,10 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.config.paths import ROOT
 from experiments.reproduce import parse_jobs
+from experiments.runs.execute import Crew, count_cores, divide_machine
 from experiments.runs.locks import lock_worker
+from experiments.runs.preflight import list_stages
 from experiments.runs.record import RunRecord, read_record
-from experiments.runs.side_by_side import Crew, count_cores, divide_machine, list_stages
 
 JOB = ["experiment=t15_ulme", "scale=tiny", "logging.wandb=disabled", "runtime.threads=null"]
 
@@ -53,17 +55,22 @@ def test_runs_work_at_once_in_their_share_of_the_cores_and_each_tells_how_far_it
     assert capfd.readouterr().out.count("already there") == 2
 
 
-def test_a_failed_run_stops_none_but_those_that_start_from_it(capfd: pytest.CaptureFixture[str]) -> None:
-    bad = a_run("parent=t15_contrastive", "parent_overrides=['optim.learning_rate=-1']")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failed_or_refused_run_stops_none_but_those_that_start_from_it(
+    jobs: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unmade = a_run("parent=t15_contrastive", "parent_overrides=['optim.learning_rate=1e30']")
+    bad = a_run("parent=t15_contrastive", "optim.learning_rate=-1", "seed=3")
     good, strange = a_run("seed=1"), a_run("seed=2")
     strange.folder.mkdir(parents=True)
     (strange.folder / "notes.txt").write_text("mine")
-    codes = Crew([bad, strange, good], 2).work()
-    assert codes == {bad.parent.run_id: 2, bad.run_id: 1, strange.run_id: 2, good.run_id: 0}
-    assert not bad.folder.exists()
+    codes = Crew([unmade, bad, strange, good], jobs).work()
+    assert codes == {unmade.parent.run_id: 1, unmade.run_id: 1, bad.run_id: 2, strange.run_id: 2, good.run_id: 0}
+    assert not unmade.folder.exists() and not bad.folder.exists() and not bad.parent.folder.exists()
     said = capfd.readouterr().out
-    assert f"{bad.parent.run_id} failed (" in said
-    assert f"{bad.run_id} not started" in said
+    assert f"{unmade.parent.run_id} failed (" in said
+    assert f"{unmade.run_id} not started" in said
+    assert f"{bad.run_id} refused: " in said
     assert f"{strange.run_id} refused: " in said
     assert entry_of(good).status == "finished"
 
@@ -72,10 +79,9 @@ SCRIPT = """
 import sys
 from experiments.config.compose import compose
 from experiments.config.identity import identify
-from experiments.reproduce import in_turn
-from experiments.runs.side_by_side import Crew
+from experiments.runs.execute import execute_runs
 runs = [identify(compose([*sys.argv[2:], f"seed={seed}"])) for seed in (0, 1, 2)]
-codes = Crew(runs, 2).work() if sys.argv[1] == "2" else in_turn(runs)
+codes = execute_runs(runs, int(sys.argv[1]))
 print(sorted(codes.values()))
 """
 
@@ -110,6 +116,22 @@ def test_a_request_to_stop_ends_all_runs_behind_a_checkpoint_and_begins_no_other
         with lock_worker(run.folder, wait=False):  # no worker is left
             assert list(run.folder.glob("checkpoint/step-*"))
     assert not any(run.folder.exists() for run in runs[jobs:])
+
+
+def test_a_run_that_is_asked_for_twice_waits_for_itself_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\na cat\ta dog\t3\na cat\ta tomcat\t4\na car\tthe moon\t0\n")
+    stage, row = a_run(), a_run("evals=[local_sts]", f"evals.local_sts.file={pairs}")
+    assert stage.run_id == row.run_id
+    assert Crew([row, stage], 2).work() == {row.run_id: 0}
+    said = capfd.readouterr().out
+    assert "another process" not in said
+    assert f"[2/2] {stage.run_id} already there" in said
+    before = (row.folder / "record.json").read_bytes()
+    assert Crew([stage]).work() == {row.run_id: 0}
+    assert (row.folder / "record.json").read_bytes() == before  # its suites stay in the record
 
 
 def test_older_runs_come_before_those_that_need_them_and_each_comes_once() -> None:
