@@ -85,10 +85,10 @@ def check_format(experiment: "Experiment") -> None:
 
     A small tokenizer stands in for the backbone's, which only its loading reads; it knows the method's mask token.
     """
-    from unified_lm.backbones.tiny import Tiny, tiny_tokenizer
+    from unified_lm.backbones.tiny import Tiny, train_tiny_tokenizer
     from unified_lm.prompts.template import Format
 
-    method, tokenizer = experiment.method, copy.deepcopy(tiny_tokenizer(Tiny().vocab))
+    method, tokenizer = experiment.method, copy.deepcopy(train_tiny_tokenizer(Tiny().vocab))
     if mask_token := getattr(method, "mask_token", None):
         tokenizer.add_tokens([mask_token])
     form = Format(

@@ -22,7 +22,7 @@ from experiments.config.compose import compose, compose_with_hydra, list_setting
 from experiments.config.errors import UsageError, first_line
 from experiments.config.hydra_errors import HYDRA_ERRORS, explain_hydra_error
 from experiments.config.identity import identify
-from experiments.config.paths import CONF, display_path, outputs_folder
+from experiments.config.paths import CONF, display_path, outputs_folder, runs_folder
 from experiments.runs.execute import ensure_run
 from experiments.runs.preflight import require_device
 
@@ -93,10 +93,7 @@ def print_summary(folder: Path) -> int:
         f"{len(jobs) - len(failed)} of {len(jobs)} jobs done, {len(failed)} failed ({display_path(path)})", flush=True
     )
     for one in failed:
-        log = (
-            ""
-            if one["run_id"] is None
-            else f", see {display_path(outputs_folder() / 'runs' / one['run_id'] / 'worker.log')}"
-        )
-        print(f"  failed: {' '.join(one['overrides'])}{': ' + one['said'] if one['said'] else ''}{log}", flush=True)
+        log = runs_folder() / str(one["run_id"]) / "worker.log"
+        where = f", see {display_path(log)}" if log.exists() else ""  # a run that was refused has none
+        print(f"  failed: {' '.join(one['overrides'])}{': ' + one['said'] if one['said'] else ''}{where}", flush=True)
     return 0 if jobs and not failed else 1
