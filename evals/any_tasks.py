@@ -20,7 +20,7 @@ from evals.generation.sandbox.trial import described
 from evals.generation.suite import LmEvalSuite
 from evals.generation.tasks import LmTask, LmTaskSource, RegisteredTask, Style
 from evals.instructions import Instructions, read_instructions
-from unified_lm.names import closest_names
+from unified_lm.files import closest_names
 
 LONGEMBED = "dwzhu/LongEmbed"
 """The data set of mteb's whose splits have different columns."""

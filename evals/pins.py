@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from evals.score import SUBSET_MARK, identity_key
-from unified_lm.names import closest_names
+from unified_lm.files import closest_names
 
 CHANGED_MARK = " (changed)"
 """Ends the name of a suite whose pins are not those that its file commits to."""

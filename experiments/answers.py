@@ -18,11 +18,11 @@ from experiments.config.compose import compose
 from experiments.config.errors import UsageError
 from experiments.config.identity import identify
 from experiments.config.paths import display_path
-from experiments.runs.files import write_json
 from experiments.runs.preflight import require_device
 from experiments.runs.resolve_model import split_arguments
 from unified_lm.data.model_made import write_own_answers
 from unified_lm.data.rows import TrainingRow
+from unified_lm.files import write_json
 
 USAGE = (
     "usage: python -m experiments.answers output=DIR [max_new_tokens=500] [part=100] [experiment=NAME] [scale=SCALE] "
@@ -67,7 +67,7 @@ def prepared(
     from unified_lm.backbones import Backbone
     from unified_lm.inference.generate import BatchedGenerator
     from unified_lm.model import UnifiedLM
-    from unified_lm.prompts.template import Format
+    from unified_lm.prompts.format import Format
 
     data, backbone, template = (instantiate_node(config[part], part) for part in ("data", "backbone", "template"))
     if not isinstance(backbone, Backbone):

@@ -7,8 +7,8 @@ from pathlib import Path
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError, as_usage_error
 from experiments.config.paths import display_path
-from experiments.runs.files import write_atomically
 from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
+from unified_lm.files import write_atomically
 
 USAGE = (
     "usage: python -m experiments.encode model=RUN_ID|FOLDER|ORG/NAME input=FILE output=FILE.npy "

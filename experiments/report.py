@@ -11,10 +11,10 @@ from typing import Any
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder, runs_folder
-from experiments.runs.files import write_text
 from experiments.runs.metrics import read_metrics
 from experiments.runs.record import RunRecord, read_record
 from experiments.tables.render import STYLE
+from unified_lm.files import write_text
 
 FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcaption{font-size:13px}"
 

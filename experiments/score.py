@@ -14,12 +14,12 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import NOT_SCIENCE, PRECISION, content_digest, make_paths_absolute, strip_modules
 from experiments.config.paths import display_path, outputs_folder
 from experiments.runs.execute import ensure_run
-from experiments.runs.files import write_json, write_text
 from experiments.runs.freshness import is_complete
 from experiments.runs.locks import lock_run
 from experiments.runs.record import RECORD, change_record, read_record
 from experiments.runs.resolve_model import find_run_folder, identify_foreign_model, split_arguments
 from experiments.runs.worker_process import run_worker
+from unified_lm.files import write_json, write_text
 
 USAGE = (
     "usage: python -m experiments.score model=RUN_ID|FOLDER|ORG/NAME 'evals=[a,b]' [data_mirror=DIR] [name=value ...]; "

@@ -12,13 +12,13 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, UnknownData, identify
 from experiments.config.paths import display_path, outputs_folder
 from experiments.rehearsal.cut import SCALE as REHEARSAL
-from experiments.runs.files import write_text
 from experiments.runs.freshness import list_stale_suites
 from experiments.runs.record import read_own_record
 from experiments.tables.code_versions import Maker
 from experiments.tables.definition import Definition, list_tables, read_definition
 from experiments.tables.fill import Made, Table, fill
 from experiments.tables.render import FORMATS, markdown
+from unified_lm.files import write_text
 
 USAGE = """\
 usage: python -m experiments.{command} N [scale=mini|paper|rehearsal] [seeds=0,1,2]{own} [name=value ...]

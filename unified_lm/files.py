@@ -52,7 +52,7 @@ def create_once(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def folder_made_once(path: Path, make: Callable[[Path], None]) -> Path:
+def create_folder_once(path: Path, make: Callable[[Path], None]) -> Path:
     """The folder `path`, filled by `make(partial folder)` unless it is there; of several processes one makes it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,3 +108,24 @@ def list_files(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]
         elif path.is_file():
             found.append(path)
     return found
+
+
+def write_text(path: Path, text: str) -> None:
+    with write_atomically(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Refuses NaN: a reader of strict JSON must be able to open what we wrote."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def text_hash(text: str) -> int:
+    """64 bits of the text's content: equal texts are equal documents, on every rank and in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def closest_names(word: str, options: Iterable[str], *, count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The options most like `word`, best first, in whatever case either is written; those below `cutoff` are none."""
+    cased = {option.lower(): option for option in options}
+    return [cased[found] for found in difflib.get_close_matches(word.lower(), list(cased), n=count, cutoff=cutoff)]

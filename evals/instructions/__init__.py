@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from unified_lm.files import closest_names
 from unified_lm.inference.embedder import Side
-from unified_lm.names import closest_names
 
 TABLES_FOLDER = Path(__file__).parent
 QUERY_INSTRUCTION = "{instruction}"

@@ -11,8 +11,8 @@ from experiments.bench.shown import plot, table
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs.files import write_json, write_text
 from experiments.runs.provenance import describe_hardware, package_versions, read_commit
+from unified_lm.files import write_json, write_text
 
 USAGE = (
     "usage: python -m experiments.bench [device=cpu|cuda] [only=losses,encoding,training,harnesses] [size=1] "

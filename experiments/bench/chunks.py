@@ -28,7 +28,8 @@ def measured(chunk_tokens: int) -> dict[str, float]:
     from unified_lm.methods.ulme import Ulme
     from unified_lm.model import UnifiedLM
     from unified_lm.packing import pack
-    from unified_lm.prompts.template import Format, Template
+    from unified_lm.prompts.format import Format
+    from unified_lm.prompts.template import Template
     from unified_lm.training.distributed import Ranks
     from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
 

@@ -22,7 +22,8 @@ from unified_lm.data.packaged.source import PackagedText
 from unified_lm.data.rows import TrainingRow
 from unified_lm.inference.encode import Encoder
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from unified_lm.names import closest_names
+from unified_lm.files import closest_names
 
 ABBREVIATIONS = {  # what the field writes -> our setting
     "lr": "optim.learning_rate",

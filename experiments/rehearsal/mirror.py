@@ -13,7 +13,7 @@ from experiments.config.paths import CONF
 from experiments.rehearsal import rows
 from experiments.rehearsal.rows import Tables
 from unified_lm.data.hub import generator_split
-from unified_lm.files import cache_dir, folder_made_once
+from unified_lm.files import cache_dir, create_folder_once
 
 ROWS = 64
 """Rows of a training data set; a rehearsal reads two batches of at most eight."""
@@ -35,7 +35,7 @@ def make_mirror() -> Path:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(content, encoding="utf-8")
 
-    return folder_made_once(cache_dir() / "rehearsal" / f"mirror-{name}", write)
+    return create_folder_once(cache_dir() / "rehearsal" / f"mirror-{name}", write)
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.rehearsal import rows
-from unified_lm.files import cache_dir, folder_made_once
+from unified_lm.files import cache_dir, create_folder_once
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -52,7 +52,9 @@ def make_twin(id: str) -> Path:
     """
     if not any(id.startswith(name) for name in FAMILIES):
         raise ValueError(f"no rehearsal for {id}: there are twins of decoders of {', '.join(FAMILIES)} only")
-    return folder_made_once(cache_dir() / "rehearsal" / f"twins-{VERSION}" / id, lambda folder: write_twin(id, folder))
+    return create_folder_once(
+        cache_dir() / "rehearsal" / f"twins-{VERSION}" / id, lambda folder: write_twin(id, folder)
+    )
 
 
 def write_twin(id: str, folder: Path) -> None:
@@ -96,7 +98,7 @@ def make_tokenizer(family: Family) -> "PreTrainedTokenizerFast":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from unified_lm.backbones.chatml import CHATML
+    from unified_lm.backbones.base import CHATML
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(

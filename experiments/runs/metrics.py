@@ -9,8 +9,8 @@ from typing import Any
 
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path
-from experiments.runs.files import write_text
 from experiments.runs.typed_json import parse_json
+from unified_lm.files import write_text
 
 METRICS = "metrics.jsonl"
 

@@ -16,7 +16,7 @@ from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.trainable import merge_adapters
 from unified_lm.training import checkpoint
 

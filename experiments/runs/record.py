@@ -16,7 +16,6 @@ from evals.score import Score
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, content_digest, fingerprint_sources
 from experiments.config.paths import display_path
-from experiments.runs.files import write_json, write_text
 from experiments.runs.provenance import (
     CodeVersion,
     Commit,
@@ -26,6 +25,7 @@ from experiments.runs.provenance import (
     read_commit,
 )
 from experiments.runs.typed_json import parse_json, parse_object
+from unified_lm.files import write_json, write_text
 
 RECORD = "record.json"
 VERSION = 2

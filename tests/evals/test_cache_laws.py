@@ -20,7 +20,8 @@ from tests.evals.mirrors import beir, cups, of, publish, revision, similarity, s
 from tests.models import CHATML, PLANS, unified
 from unified_lm.inference.embedding_store import weights_digest
 from unified_lm.inference.encode import Encoder
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 TASKS = ("STSBenchmark", "SciFact")
 ASKING = replace(CHATML, document="{instruction}{text}")

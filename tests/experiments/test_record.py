@@ -17,7 +17,6 @@ from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
 from experiments.report import listing, write_report
 from experiments.runs import record
-from experiments.runs.files import write_json, write_text
 from experiments.runs.freshness import is_complete, list_stale_suites, replace_suite_scores, suite_keys
 from experiments.runs.locks import lock_run
 from experiments.runs.metrics import MetricsLog, read_metrics
@@ -25,6 +24,7 @@ from experiments.runs.provenance import CodeVersion, Commit, Hardware
 from experiments.runs.record import RunRecord, begin_record, change_record, read_record
 from tests.a_table import record as a_record
 from tests.a_table import score as a_score
+from unified_lm.files import write_json, write_text
 
 JOB = ["experiment=t15_ulme", "scale=tiny"]
 

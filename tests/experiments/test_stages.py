@@ -16,7 +16,7 @@ from experiments.runs.record import read_record
 from experiments.tables.definition import Column, Row
 from experiments.tables.fill import Made, measure
 from unified_lm.data.model_made import TeacherVectors
-from unified_lm.texts import text_hash
+from unified_lm.files import text_hash
 
 ROWS = (
     "t1_echo",

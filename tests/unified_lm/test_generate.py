@@ -11,7 +11,8 @@ from unified_lm.inference.generate import MIN_SAVED_TOKENS, BatchedGenerator
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import collate
 from unified_lm.prompts.conversation import answer_header, render_conversation
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 DECODERS = {
     "llama": Tiny(),

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.models import CAUSAL, CHATML, PLANS, form, unified
 from unified_lm.packing import IGNORED
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 MODEL = unified(slots=2)
 PLAIN = Template(name="plain", query="{instruction}{text}{eos}", document="{text}{eos}", answer=" {text}{eos}")

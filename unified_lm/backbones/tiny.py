@@ -16,8 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from unified_lm.backbones.base import LoadedBackbone, json_digest, torch_dtype
-from unified_lm.backbones.chatml import CHATML
+from unified_lm.backbones.base import CHATML, LoadedBackbone, json_digest, torch_dtype
 
 ARCHITECTURES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from unified_lm.data.rows import TrainingRow
-from unified_lm.files import folder_digest, strings_digest, write_atomically
-from unified_lm.texts import text_hash
+from unified_lm.files import folder_digest, strings_digest, text_hash, write_atomically
 
 ROWS = "rows.jsonl"
 

@@ -27,7 +27,7 @@ from unified_lm.inference.prefetch import copy_to_host, pin_batch, prefetch
 from unified_lm.inference.shared_prefix import shared_prefix_length
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence, collate
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout, normalize_vectors
 
 log = logging.getLogger(__name__)

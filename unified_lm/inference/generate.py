@@ -36,7 +36,7 @@ from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
 from unified_lm.prompts.conversation import answer_header
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.trainable import disable_adapters
 
 MIN_SAVED_TOKENS = 128

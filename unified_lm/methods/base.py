@@ -24,7 +24,7 @@ from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.losses import info_nce, same_row_mask, same_text_mask
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
 
 

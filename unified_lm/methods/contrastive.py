@@ -18,7 +18,7 @@ from unified_lm.methods.base import (
 )
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
 
 

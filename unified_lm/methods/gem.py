@@ -24,7 +24,7 @@ from unified_lm.methods.base import (
 from unified_lm.methods.simcse import refuse_without_dropout
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
 
 

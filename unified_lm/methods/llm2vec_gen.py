@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from unified_lm.data.rows import TrainingRow
+from unified_lm.files import text_hash
 from unified_lm.losses import margin_hinge
 from unified_lm.methods.base import ChunkOutput, Method, Vectors, build_vectors, group_by_role, sum_token_losses
 from unified_lm.methods.generative import answer_sequences
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence, collate
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
-from unified_lm.texts import text_hash
 
 RECONSTRUCT, ALIGN = "reconstruct", "align"
 

@@ -15,7 +15,7 @@ from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import ChunkOutput, Method, sum_token_losses, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import IGNORED, PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 
 MASKING = ("bert", "all")
 

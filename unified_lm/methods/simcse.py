@@ -13,7 +13,7 @@ from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import ChunkOutput, Method, Vectors, contrastive_loss, read_vectors_by_role, text_of_row
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
 
 

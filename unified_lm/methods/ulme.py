@@ -27,7 +27,7 @@ from unified_lm.methods.base import (
 from unified_lm.methods.generative import answer_sequences, plain_text_sequences, refuse_bidirectional
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout, pool_ranges
 
 TARGETS = ("mean", "length_weighted", "last")

@@ -10,7 +10,7 @@ from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.base import ChunkOutput, Method
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 
 
 @dataclass(frozen=True, kw_only=True)

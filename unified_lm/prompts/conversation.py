@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 
 def answer_header(format: Format) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from unified_lm.flops import model_flops_utilization, training_flops
 from unified_lm.methods.base import Method
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.prompts.token_cache import TokenCache
 from unified_lm.training import checkpoint
 from unified_lm.training.distributed import Ranks

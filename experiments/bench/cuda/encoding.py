@@ -25,7 +25,7 @@ from unified_lm.inference.encode import Encoder
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import Sequence as Row
 from unified_lm.packing import pack
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.readout import Readout
 
 BATCHES = (32, 128, 512)  # of sentence-transformers

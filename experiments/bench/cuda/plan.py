@@ -13,8 +13,8 @@ from experiments.bench.cuda.shapes import SHAPES, Measured, Shape, decoder
 from experiments.bench.material import CAUSAL
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder
-from experiments.runs.files import write_json, write_text
 from experiments.runs.provenance import describe_hardware, package_versions, read_commit
+from unified_lm.files import write_json, write_text
 from unified_lm.selfcheck import check_attention
 
 

@@ -18,7 +18,7 @@ from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.ulme import Ulme
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, collate, pack
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 from unified_lm.trainable import Lora
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients

@@ -18,7 +18,7 @@ from unified_lm.backbones import LoadedBackbone, Tiny
 from unified_lm.data.packaged.source import held_out_objects
 from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts.template import Format
+from unified_lm.prompts.format import Format
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -18,7 +18,8 @@ from unified_lm.attention import Plan
 from unified_lm.backbones import Tiny
 from unified_lm.inference.generate import BatchedGenerator, Generated
 from unified_lm.model import UnifiedLM
-from unified_lm.prompts.template import Format, Template
+from unified_lm.prompts.format import Format
+from unified_lm.prompts.template import Template
 
 CHATML = Template(
     name="chatml",

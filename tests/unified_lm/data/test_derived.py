@@ -6,7 +6,7 @@ import pytest
 from unified_lm.data.files import Files
 from unified_lm.data.model_made import write_own_answers, write_teacher_vectors
 from unified_lm.data.rows import TrainingRow
-from unified_lm.texts import text_hash
+from unified_lm.files import text_hash
 
 TEXTS = [f"text number {i}" for i in range(25)]
 

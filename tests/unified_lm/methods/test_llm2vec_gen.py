@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from tests.models import PLANS, fitting, form, mixed_rows
 from unified_lm.data.rows import TrainingRow
+from unified_lm.files import text_hash
 from unified_lm.inference.encode import Encoder
 from unified_lm.methods.llm2vec_gen import LLM2VecGen
 from unified_lm.packing import Sequence, collate, pack
-from unified_lm.texts import text_hash
 from unified_lm.trainable import Trainable
 from unified_lm.training.distributed import Ranks
 from unified_lm.training.objective import ChunkRandomness, TrainingModule, accumulate_gradients
