@@ -1,4 +1,4 @@
-"""The model that methods see: states of a pack, logits of rows, embeddings of tokens. Nothing else of the decoder."""
+"""The model that methods use: hidden states of a pack, logits of rows, embeddings of tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from unified_lm.slots import Slots
 
 
 class UnifiedLM(nn.Module):
-    """A causal-LM decoder of transformers that runs on packs, with optional slots and heads.
+    """A transformers decoder with a language-model head that runs on packs, with optional slots and heads.
 
-    `kernel` is a name of `unified_lm.attention.kernels` or "auto", chosen for `modes` of attention; `autocast` is the
-    compute dtype of the forward (None: the parameters' own). `heads` are small modules of a method on single states,
-    by name. `attention_dropout`: a rate for training in place of the decoder's own (None: its own).
+    `kernel`: a name of `unified_lm.attention.kernels`, or "auto" (the first that can compute the attention `modes`).
+    `autocast`: the compute dtype of the forward (None: the parameters' own). `heads`: a method's small modules on
+    single hidden states, by name. `attention_dropout`: replaces the decoder's own rate (None: keep it).
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class UnifiedLM(nn.Module):
 
     @contextmanager
     def autocast_context(self):
-        """The autocast context of this model's forwards."""
+        """Run the model's forwards in its compute dtype."""
         on = self.autocast is not None
         with torch.autocast(self.device.type, self.autocast if on else torch.bfloat16, enabled=on):
             yield
 
     def embed_tokens(self, tokens: Int[Tensor, " T"]) -> Float[Tensor, "T d"]:
-        """Input embeddings; a token -(k + 1) is slot k.
+        """Return input embeddings; token id -(k + 1) is slot k.
 
-        Raises `ValueError` for a slot that this model does not have.
+        Raises `ValueError` if the tokens contain slots and the model has none.
         """
         embeddings = self.backbone.get_input_embeddings()(tokens.clamp(min=0))
         if self.slots is None:
@@ -97,25 +97,26 @@ class UnifiedLM(nn.Module):
         return self.slots.insert_slots(embeddings, tokens)
 
     def hidden_states(self, batch: PackedBatch, prefix_cache: PrefixCache | None = None) -> Float[Tensor, "T d"]:
-        """Last hidden states (after the final norm) of every token of a pack, each sequence seeing only itself.
+        """Return the last hidden states (after the final norm) of a pack; sequences do not see each other.
 
-        `held`: `keys_and_values(batch.shared)`, where it is at hand.
+        `prefix_cache`: key/value cache of the shared prefix, if already computed.
         """
         layout = batch.layout
         if batch.shared_prefix:
-            layout = replace(
-                layout,
-                prefix_cache=self.compute_prefix_cache(batch.shared_prefix) if prefix_cache is None else prefix_cache,
-            )
+            if prefix_cache is None:
+                prefix_cache = self.compute_prefix_cache(batch.shared_prefix)
+            layout = replace(layout, prefix_cache=prefix_cache)
         return self.run_decoder(self.embed_tokens(batch.tokens), batch.positions, layout)
 
     def compute_prefix_cache(self, tokens: tuple[int, ...]) -> PrefixCache:
-        """Those of every layer for tokens that stand first in many sequences."""
-        batch, held = collate([Sequence(tokens=tokens)]).to(self.device), {}
-        self.run_decoder(self.embed_tokens(batch.tokens), batch.positions, replace(batch.layout, prefix_cache=held))
-        return held
+        """Compute the keys and values of every layer for the first tokens that many sequences share."""
+        batch = collate([Sequence(tokens=tokens)]).to(self.device)
+        cache: PrefixCache = {}
+        self.run_decoder(self.embed_tokens(batch.tokens), batch.positions, replace(batch.layout, prefix_cache=cache))
+        return cache
 
     def run_decoder(self, embeddings: Float[Tensor, "T d"], positions: Tensor, layout: Layout) -> Float[Tensor, "T d"]:
+        """Run the decoder's layers and final norm on input embeddings."""
         with self.autocast_context():
             out = self.backbone.base_model(
                 inputs_embeds=embeddings[None],
@@ -127,13 +128,13 @@ class UnifiedLM(nn.Module):
         return out.last_hidden_state[0]
 
     def logits(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n V"]:
-        """Next-token logits of hidden states, in float32 or wider."""
+        """Return the next-token logits of hidden states, in float32 or wider."""
         with self.autocast_context():
             logits = self.backbone.get_output_embeddings()(rows)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def sum_cross_entropy(self, rows: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-        """*Sum* of the cross-entropies of `logits(rows)`, of which few are held at a time where the head is linear."""
+        """*Sum* of the cross-entropies of `logits(rows)`; a linear head computes few logits at a time."""
         head = self.backbone.get_output_embeddings()
         if type(head) is not nn.Linear:  # an adapter adds to it
             return token_cross_entropy(self.logits(rows), labels)

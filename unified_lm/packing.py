@@ -20,14 +20,13 @@ IGNORED = -100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence:
-    """Tokens that see each other and nothing else.
+    """One tokenized text; it attends to nothing outside itself.
 
     `tokens`: vocabulary ids; slot k is written -(k + 1). `labels[i]` is the token predicted *from* position i
     (`IGNORED` where none is), so nothing is shifted later. `spans` names half-open ranges ("text", "slots", "answer");
-    `hashes` the content of the texts among them, so that equal texts are known as equal on every rank.
-    `prefix` is the number of leading tokens that see each other both ways when `mode` is "prefix", and of those before
-    the slots when it is "bottleneck". `weight` is that of
-    its labels in a weighted token loss.
+    `hashes` holds the hashes of their texts, so that every rank knows which texts are equal. `prefix` is the number of
+    leading tokens with bidirectional attention when `mode` is "prefix", and of those before the slots when it is
+    "bottleneck". `weight` is the weight of its labels in a weighted token loss.
     """
 
     tokens: tuple[int, ...]
@@ -52,11 +51,11 @@ class Sequence:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
-    """One flat row of tokens with everything that a forward needs.
+    """A pack: one flat row of tokens with everything that a forward needs.
 
-    `tokens`, `positions`, `labels`: [T]; `layout`: who sees whom; `starts[i]`: where `sequences[i]` begins. `shared`:
-    first tokens of all sequences that have no rows here (a sequence's start then lies that far before its first row).
-    `index` names the pack within its global batch: it keys the randomness of its forward.
+    `tokens`, `positions`, `labels`: [T]; `layout`: the attention; `starts[i]`: where `sequences[i]` begins.
+    `shared_prefix`: first tokens of all sequences, without rows here (a sequence's start then lies that far before its
+    first row). `index` names the pack within its global batch and keys the randomness of its forward.
     """
 
     tokens: Int[Tensor, " T"]
@@ -77,7 +76,7 @@ class PackedBatch:
         return sum(label != IGNORED for sequence in self.sequences for label in sequence.labels or ())
 
     def span(self, i: int, name: str) -> tuple[int, int]:
-        """Where the named span of sequence i lies in the flat row."""
+        """Return the half-open range of a named span of sequence i in the flat row."""
         start, stop = self.sequences[i].spans[name]
         return self.starts[i] + start, self.starts[i] + stop
 
@@ -91,8 +90,8 @@ class PackedBatch:
 def collate(sequences: Iterable[Sequence], index: str = "0", *, prefix_length: int = 0) -> PackedBatch:
     """Lay sequences end to end in one pack, in the given order.
 
-    Their first `shared` tokens must be the same in all of them and get no rows: their keys and values are computed
-    once, see `UnifiedLM.states`. Raises `ValueError` where they differ or leave a sequence without a row.
+    The first `prefix_length` tokens must be the same in all sequences and get no rows: their keys and values are
+    computed once, see `UnifiedLM.hidden_states`. Raises `ValueError` if they differ or leave a sequence no row.
     """
     sequences = tuple(sequences)
     first = sequences[0].tokens[:prefix_length]
@@ -102,7 +101,7 @@ def collate(sequences: Iterable[Sequence], index: str = "0", *, prefix_length: i
     positions: list[int] = []
     labels: list[int] = []
     starts: list[int] = []
-    bounds: list[Segment] = []
+    segments: list[Segment] = []
     for sequence in sequences:
         start, length = len(tokens), len(sequence) - prefix_length
         starts.append(start - prefix_length)
@@ -110,7 +109,7 @@ def collate(sequences: Iterable[Sequence], index: str = "0", *, prefix_length: i
         positions.extend(range(prefix_length, len(sequence)))
         labels.extend(sequence.labels[prefix_length:] if sequence.labels is not None else [IGNORED] * length)
         slots = sequence.spans["slots"] if sequence.mode == "bottleneck" else (0, 0)
-        bounds.append(
+        segments.append(
             Segment(
                 start=start,
                 stop=start + length,
@@ -123,7 +122,7 @@ def collate(sequences: Iterable[Sequence], index: str = "0", *, prefix_length: i
         tokens=torch.tensor(tokens, dtype=torch.long),
         positions=torch.tensor(positions, dtype=torch.long),
         labels=torch.tensor(labels, dtype=torch.long),
-        layout=Layout.from_segments(bounds, prefix_length),
+        layout=Layout.from_segments(segments, prefix_length),
         sequences=sequences,
         starts=tuple(starts),
         shared_prefix=first,

@@ -1,4 +1,4 @@
-"""FlexAttention: any mask of a layout as a block mask, compiled on CUDA (forward only where it is not)."""
+"""FlexAttention: the layout as a block mask. Compiled on CUDA; without compilation it has a forward only."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from unified_lm.attention.layout import Layout
 
 
 def build_block_mask(layout: Layout, window: int | None) -> BlockMask:
-    """The layout's definition (`layout.allowed`) as a block mask: the flat row over what is ahead of it and itself."""
-    device, ahead = layout.cu_seqlens.device, layout.prefix_length
-    lengths = torch.tensor([bound.stop - bound.start for bound in layout.segments])
+    """Build the block mask of a layout: rows are the pack, columns the shared prefix and the pack."""
+    device, prefix = layout.cu_seqlens.device, layout.prefix_length
+    lengths = torch.tensor([segment.stop - segment.start for segment in layout.segments])
     both_ways = torch.tensor(
         [
-            {"causal": 0, "bidirectional": layout.longest, "prefix": bound.prefix}[bound.mode]
-            for bound in layout.segments
+            {"causal": 0, "bidirectional": layout.longest, "prefix": segment.prefix}[segment.mode]
+            for segment in layout.segments
         ]
     )
     until = torch.repeat_interleave(both_ways, lengths).to(device)
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-    place = torch.cat([torch.arange(ahead, ahead + length) for length in lengths.tolist()]).to(device)
-    owner_of_key = torch.cat([owner.new_full((ahead,), -1), owner])  # -1: before every sequence
-    place_of_key = torch.cat([torch.arange(ahead, device=device), place])
-    reach = ahead + layout.longest if window is None else window
+    position = torch.cat([torch.arange(prefix, prefix + length) for length in lengths.tolist()]).to(device)
+    key_owner = torch.cat([owner.new_full((prefix,), -1), owner])  # -1: the shared prefix, which every sequence sees
+    key_position = torch.cat([torch.arange(prefix, device=device), position])
+    reach = prefix + layout.longest if window is None else window
     return create_block_mask(
         lambda b, h, i, j: (
-            ((owner_of_key[j] == owner[i]) | (owner_of_key[j] < 0))
-            & ((place_of_key[j] <= place[i]) | ((place[i] < until[i]) & (place_of_key[j] < until[i])))
-            & ((place[i] - place_of_key[j]).abs() < reach)
+            ((key_owner[j] == owner[i]) | (key_owner[j] < 0))
+            & ((key_position[j] <= position[i]) | ((position[i] < until[i]) & (key_position[j] < until[i])))
+            & ((position[i] - key_position[j]).abs() < reach)
         ),
         None,
         None,
         len(owner),
-        len(owner_of_key),
+        len(key_owner),
         device=device,
     )
 
 
 @cache
 def compile_flex_attention():
+    """Compile `flex_attention` for dynamic shapes, once a process."""
     return torch.compile(flex_attention, dynamic=True)
 
 
@@ -58,7 +59,7 @@ def flex_kernel(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Float[Tensor, "one h T d"]:
-    """Attention over a pack. The block mask is made once a forward and window."""
+    """Compute attention over a pack. The block mask is built once a forward and window size."""
     if dropout:
         raise ValueError(f"kernel=flex has no attention dropout (the decoder asks for {dropout}); use kernel=sdpa")
     attend = compile_flex_attention() if q.is_cuda else flex_attention

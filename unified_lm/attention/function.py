@@ -1,4 +1,4 @@
-"""The one attention function, registered with transformers under the name `unified`.
+"""The attention function of all decoders, registered with transformers under the name `unified`.
 
 Decoder files are never copied or patched: every layer of Llama, Qwen2, Qwen3, Mistral and Gemma3 calls this function
 with the keyword `layout` that `UnifiedLM` passes to the forward. Without a layout (generation, with left
@@ -20,7 +20,7 @@ from unified_lm.attention.layout import Layout, PrefixCache
 ATTENTION_NAME = "unified"
 
 
-@torch.compiler.disable  # its shapes are those of sequences: a compiled layer leaves it out of its graphs
+@torch.compiler.disable  # shapes vary with the sequences, so a compiled layer leaves it out of its graphs
 def unified_attention(
     module: nn.Module,
     query: Tensor,
@@ -34,7 +34,10 @@ def unified_attention(
     softcap: float | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention."""
+    """Compute one layer's attention by the layout's kernel, or by transformers' sdpa without a layout.
+
+    q [1, h, T, d], k, v [1, g, T, d] -> [1, T, h, d]; see `AttentionInterface` for the calling convention.
+    """
     if layout is not None and layout.prefix_cache is not None:
         key, value = prepend_prefix_cache(layout, layout.prefix_cache, module.layer_idx, key, value)
     if layout is None and softcap is not None:
@@ -63,20 +66,20 @@ def cast_to_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def prepend_prefix_cache(
-    layout: Layout, held: PrefixCache, layer: int, key: Tensor, value: Tensor
+    layout: Layout, cache: PrefixCache, layer: int, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A layer's keys and values behind those that are held; left there where the layout has none ahead."""
+    """Put the shared prefix's keys and values before a layer's own; without a prefix, write its own to the cache."""
     if not layout.prefix_length:
-        held[layer] = key, value
+        cache[layer] = key, value
         return key, value
-    keys, values = held[layer]
+    keys, values = cache[layer]
     return torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
 
 
 def softcapped_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, softcap: float
 ) -> Tensor:
-    """Soft-capped attention for generation, which transformers' sdpa would compute without the cap."""
+    """Compute soft-capped attention for generation (the sdpa attention of transformers ignores the cap)."""
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     scores = (softcap * torch.tanh(scores / softcap)).float()

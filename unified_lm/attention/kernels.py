@@ -1,9 +1,9 @@
-"""The kernels behind the one attention function, and which of them a run may use.
+"""The attention kernels, and the choice of one that can compute what a run asks for.
 
-`sdpa` (per sequence, CPU and CUDA) and `dense` (the oracle) stand here, the CUDA ones in `varlen` and `flex`.
+`sdpa` (per sequence, CPU and CUDA) and `dense` (the reference) are here, the CUDA kernels in `varlen` and `flex`.
 
 Shapes: q [1, h, T, d], k and v [1, g, S, d] with g dividing h (grouped-query attention); result [1, h, T, d]. S is T,
-and `layout.ahead` more where the first rows of k and v are of tokens that stand before every sequence.
+plus `layout.prefix_length`: the first rows of k and v belong to the shared prefix of all sequences.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Run = Callable[..., Q]
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A way to compute attention, and what it can: modes, device types, soft-capped scores.
+    """A way to compute attention, and what it supports: modes, device types, soft-capped scores.
 
-    `missing()` says what it needs and this machine lacks (None: nothing).
+    `find_missing()` says which requirement this machine lacks (None: nothing).
     """
 
     name: str
@@ -44,7 +44,7 @@ class Kernel:
     def explain_refusal(
         self, modes: frozenset[str], device: str, softcap: bool, half: bool, dropout: bool
     ) -> str | None:
-        """Why this kernel cannot do what is asked; None where it can."""
+        """Say why this kernel cannot compute what is asked for (None: it can)."""
         if not modes <= self.modes:
             return f"it cannot express {', '.join(sorted(modes - self.modes))} attention"
         if device not in self.devices:
@@ -61,13 +61,14 @@ class Kernel:
 
 
 def repeat_heads(x: K, heads: int) -> Q:
+    """Repeat key or value heads to the number of query heads (grouped-query attention)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def sdpa_kernel(
     q: Q, k: K, v: K, layout: Layout, *, scale: float | None, dropout: float = 0.0, window: int | None = None
 ) -> Q:
-    """torch's scaled-dot-product attention on each sequence alone; equal neighbours of equal length share one call.
+    """Run torch's scaled-dot-product attention on each sequence; neighbours of equal shape share one call.
 
     The pack is split, not sliced: the gradient of n slices would be n whole tensors of zeros, added up.
     """
@@ -96,28 +97,29 @@ def sdpa_kernel(
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        out.append(result.transpose(1, 2).flatten(0, 1))  # a token's heads side by side, as sdpa leaves them
+        out.append(result.transpose(1, 2).flatten(0, 1))  # a token's heads are adjacent, as sdpa returns them
     return (out[0] if len(out) == 1 else torch.cat(out)).transpose(0, 1)[None]
 
 
-def segment_shape(bound: Segment) -> tuple[int, str, int, int]:
-    return bound.stop - bound.start, bound.mode, bound.prefix, bound.slots
+def segment_shape(segment: Segment) -> tuple[int, str, int, int]:
+    """Return what a segment's mask depends on: length, mode, prefix, slots."""
+    return segment.stop - segment.start, segment.mode, segment.prefix, segment.slots
 
 
 def group_equal_neighbours(layout: Layout) -> list[tuple[Segment, int]]:
-    """Runs of sequences of one shape: the first of each and how many they are."""
+    """Group neighbouring segments of equal shape: the first segment of each group and the group's size."""
     runs = [list(run) for _, run in groupby(layout.segments, key=segment_shape)]
     return [(run[0], len(run)) for run in runs]
 
 
 def explicit_mask(
-    bound: Segment, device: torch.device, window: int | None, layout: Layout
+    segment: Segment, device: torch.device, window: int | None, layout: Layout
 ) -> Bool[Tensor, "l s"] | None:
-    """What a sequence may see, where torch's own causal or full attention is not that."""
-    length = bound.stop - bound.start
+    """Return a segment's mask, or None where torch's own causal or full attention computes the same."""
+    length = segment.stop - segment.start
     narrow = window is not None and layout.prefix_length + length > window
-    free = bool(layout.prefix_length) or narrow or bound.mode in ("prefix", "bottleneck")
-    return segment_mask(bound, device, window, layout.prefix_length) if free else None
+    free = bool(layout.prefix_length) or narrow or segment.mode in ("prefix", "bottleneck")
+    return segment_mask(segment, device, window, layout.prefix_length) if free else None
 
 
 def dense_kernel(
@@ -131,8 +133,8 @@ def dense_kernel(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Q:
-    """The definition, written out: one T x T mask, a softmax in float32. Slow, and what every kernel must equal."""
-    seen = [segment_mask(bound, q.device, window, layout.prefix_length).float() for bound in layout.segments]
+    """Compute attention with one T x T mask and a softmax in float32: the slow reference for every other kernel."""
+    seen = [segment_mask(segment, q.device, window, layout.prefix_length).float() for segment in layout.segments]
     before = torch.cat([mask[:, : layout.prefix_length] for mask in seen])
     mask = torch.cat([before, torch.block_diag(*[mask[:, layout.prefix_length :] for mask in seen])], dim=1).bool()
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
@@ -186,10 +188,10 @@ def choose_kernel(
     half: bool = True,
     dropout: bool = False,
 ) -> Kernel:
-    """The kernel of that name, or for "auto" the first that is there and can express what is asked.
+    """Return the kernel of this name, or for "auto" the first that is available and supports what is asked for.
 
     `softcap`: the decoder caps its attention scores; `half`: it computes in bfloat16 or float16; `dropout`: it drops
-    attention weights. Raises `ValueError` for a kernel that cannot, naming those that can.
+    attention weights. Raises `ValueError` for a kernel that cannot; the message names those that can.
     """
     why = {kernel.name: kernel.explain_refusal(modes, device, softcap, half, dropout) for kernel in KERNELS.values()}
     able = [kernel_name for kernel_name, reason in why.items() if reason is None]

@@ -1,4 +1,4 @@
-"""Who sees whom in a pack: host-side bounds for per-sequence kernels, device-side offsets for varlen kernels."""
+"""Attention layout of a pack: its segments and modes on the host, `cu_seqlens` on the device for varlen kernels."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-COMMON_MODES = ("causal", "bidirectional", "prefix")  # that every kernel has
-ALL_MODES = (*COMMON_MODES, "bottleneck")  # that the kernels with free masks have
+COMMON_MODES = ("causal", "bidirectional", "prefix")  # every kernel has them
+ALL_MODES = (*COMMON_MODES, "bottleneck")  # kernels with arbitrary masks have them
 
-PrefixCache = dict[int, tuple[Float[Tensor, "one g P e"], Float[Tensor, "one g P e"]]]  # keys and values, by layer
+PrefixCache = dict[int, tuple[Float[Tensor, "one g P e"], Float[Tensor, "one g P e"]]]
+"""Layer -> (keys, values) of the P tokens of a shared prefix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """One sequence of a pack: tokens [start, stop) and its mode.
+    """One sequence of a pack: its tokens [start, stop) and its attention mode.
 
-    `prefix`: how many leading tokens see each other both ways in mode "prefix". In mode "bottleneck" they are what
-    stands before the `slots`: what follows the slots sees them and not the prefix, and they do not see each other.
+    `prefix`: in mode "prefix", the number of leading tokens with bidirectional attention among themselves. In mode
+    "bottleneck", the number of tokens before the `slots`: tokens after the slots see the slots but not these tokens,
+    and the slots do not see each other.
     """
 
     start: int
@@ -47,13 +49,14 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The one keyword that travels through a decoder's layers.
+    """Attention layout of a pack; the decoder passes it as a keyword to every layer.
 
-    `bounds` on the host (per-sequence kernels), `cu_seqlens` [n + 1] int32 on the device (varlen kernels), `longest`
-    in tokens, and the name of the `kernel` that computes it.
+    `segments`: on the host, for per-sequence kernels. `cu_seqlens`: [n + 1] int32 on the device, for varlen kernels.
+    `longest`: length of the longest segment, in tokens. `kernel`: name of the kernel that computes the attention.
 
-    `ahead`: how many tokens without rows of their own every sequence, which must be causal, sees before its own. Their
-    keys and values are in `held`; a layout that has none ahead leaves those of its own tokens there (None: nowhere).
+    `prefix_length`: number of shared prefix tokens in front of every (causal) sequence. `prefix_cache`: their keys and
+    values by layer; with `prefix_length=0` the forward writes its own keys and values into it (None: nowhere).
+    `derived`: what kernels computed from the layout.
     """
 
     segments: tuple[Segment, ...]
@@ -65,20 +68,21 @@ class Layout:
     derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        modes = {bound.mode for bound in self.segments}
+        modes = {segment.mode for segment in self.segments}
         if self.prefix_length and modes != {"causal"}:
             raise ValueError(
-                f"tokens ahead of a pack are seen by causal sequences alone, not by {', '.join(sorted(modes))} ones"
+                f"a shared prefix needs causal sequences, not {', '.join(sorted(modes))} ones; encode without sharing"
             )
 
     @classmethod
-    def from_segments(cls, bounds: Sequence[Segment], ahead: int = 0) -> Layout:
-        edges = torch.tensor([0, *(bound.stop for bound in bounds)], dtype=torch.int32)
-        longest = max(b.stop - b.start for b in bounds)
-        return cls(segments=tuple(bounds), cu_seqlens=edges, longest=longest, prefix_length=ahead)
+    def from_segments(cls, segments: Sequence[Segment], prefix_length: int = 0) -> Layout:
+        """Build the layout of consecutive segments."""
+        edges = torch.tensor([0, *(segment.stop for segment in segments)], dtype=torch.int32)
+        longest = max(segment.stop - segment.start for segment in segments)
+        return cls(segments=tuple(segments), cu_seqlens=edges, longest=longest, prefix_length=prefix_length)
 
     def derive_once(self, name: str, make: Callable[[Layout], Any]) -> Any:
-        """What a kernel derives from the layout (indices, a block mask), made by the first layer that asks."""
+        """Return what a kernel derives from the layout (indices, a block mask), computed by the first layer only."""
         if name not in self.derived:
             self.derived[name] = make(self)
         return self.derived[name]
@@ -90,10 +94,10 @@ class Layout:
 def segment_mask(
     segment: Segment, device: torch.device | str, window: int | None = None, prefix_length: int = 0
 ) -> Bool[Tensor, "l s"]:
-    """The definition of a mode: entry (i, j) says whether token i of the sequence may look at token j.
+    """Return the attention mask that defines a segment's mode: entry (i, j) is true where token i sees token j.
 
-    The first `ahead` columns are tokens that stand before a causal sequence. A sliding `window` w keeps i - w < j (and,
-    looking forward, j < i + w), as transformers' own masks do.
+    The first `prefix_length` columns are the tokens of the shared prefix. A sliding `window` w keeps i - w < j (and,
+    looking forward, j < i + w), as the masks of transformers do.
     """
     seen = torch.arange(prefix_length + segment.stop - segment.start, device=device)
     position = seen[prefix_length:]

@@ -1,4 +1,4 @@
-"""Which direction a model looks in when it embeds and when it generates."""
+"""Attention modes of a model for embedding and for generation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from unified_lm.attention.layout import ALL_MODES
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Modes of the two uses of one model.
+    """The attention modes of one model's two uses.
 
-    `embed`: sequences that are read out as vectors ("bottleneck": causal, with slots that do not see each other).
-    `generate`: sequences whose answer is predicted; with "prefix" the
-    prompt is seen both ways and the answer causally. A bidirectional `generate` has no meaning for next-token
-    prediction, since every token would see its own answer: methods with a next-token loss refuse it.
+    `embed`: for sequences that are pooled to vectors ("bottleneck": causal, with slots that do not see each other).
+    `generate`: for sequences whose answer is predicted; "prefix" is bidirectional over the prompt and causal over the
+    answer. Methods with a next-token loss refuse a bidirectional `generate`: every token would see its own target.
     """
 
     embed: str

@@ -1,10 +1,9 @@
 """Variable-length kernels on CUDA: flash-attn 2, 3 or 4, and torch's own `varlen_attn`.
 
-They know "causal" and "everything", each over sequences given by cumulative lengths. A pack of mixed modes becomes at
-most three calls: causal sequences; sequences (and the open prefixes of "prefix" ones) that see all of themselves; and
-the rest of "prefix" sequences, whose queries end where their keys end, so that the kernels' bottom-right causal mask
-is the right one; so it is where tokens are ahead of all sequences. Kernels are imported when first asked for; nothing
-here is needed on a CPU.
+They support causal and full attention over sequences given by cumulative lengths (`cu_seqlens`). A pack of mixed modes
+becomes at most three calls: (1) causal sequences; (2) sequences with full attention, and the bidirectional prefixes of
+"prefix" sequences; (3) the rest of "prefix" sequences. In (3), and behind a shared prefix, queries end where their keys
+end, so the kernels' bottom-right causal mask is right. Kernels are imported when first used; a CPU needs none of them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LARGEST_HEAD = 256
 
 @dataclass(frozen=True, kw_only=True)
 class VarlenCall:
-    """One kernel call over n ranges: which rows ask, which are looked at (None: all of the pack, in order)."""
+    """One kernel call over n ranges: rows of the queries and of the keys (None: the whole pack, in order)."""
 
     queries: Int[Tensor, " a"] | None
     keys: Int[Tensor, " b"] | None
@@ -36,8 +35,11 @@ class VarlenCall:
 
 
 def plan_calls(layout: Layout) -> list[VarlenCall]:
-    """The calls that compute a layout; every token asks in exactly one of them."""
-    modes = {bound.mode for bound in layout.segments}
+    """Return the calls that compute a layout; every token is a query in exactly one of them.
+
+    Raises `ValueError` for a mode that varlen kernels do not have.
+    """
+    modes = {segment.mode for segment in layout.segments}
     if not modes <= set(COMMON_MODES):
         raise ValueError(f"varlen kernels have no {', '.join(modes - set(COMMON_MODES))} attention; use kernel=sdpa")
     if len(modes) == 1 and "prefix" not in modes:
@@ -48,30 +50,31 @@ def plan_calls(layout: Layout) -> list[VarlenCall]:
         return [prepend_shared_prefix(layout, whole) if layout.prefix_length else whole]
     parts: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}  # (first query, stop, first key)
     suffixes = []
-    for bound in layout.segments:
-        if bound.mode == "prefix":
-            open_until = bound.start + bound.prefix
-            parts[False].append((bound.start, open_until, bound.start))
-            if open_until < bound.stop:
-                suffixes.append((open_until, bound.stop, bound.start))
+    for segment in layout.segments:
+        if segment.mode == "prefix":
+            open_until = segment.start + segment.prefix
+            parts[False].append((segment.start, open_until, segment.start))
+            if open_until < segment.stop:
+                suffixes.append((open_until, segment.stop, segment.start))
         else:
-            parts[bound.mode == "causal"].append((bound.start, bound.stop, bound.start))
+            parts[segment.mode == "causal"].append((segment.start, segment.stop, segment.start))
     device = layout.cu_seqlens.device
     groups = [(parts[True], True), (parts[False], False), (suffixes, True)]
     return [build_call(ranges, causal, device) for ranges, causal in groups if ranges]
 
 
 def prepend_shared_prefix(layout: Layout, own: VarlenCall) -> VarlenCall:
-    """The call in which every sequence's keys are those ahead of all, once more for each, and its own."""
-    ahead, device = layout.prefix_length, layout.cu_seqlens.device
-    first = torch.arange(ahead)
-    rows = [torch.cat([first, torch.arange(ahead + b.start, ahead + b.stop)]) for b in layout.segments]
-    more = ahead * torch.arange(len(layout.segments) + 1, dtype=torch.int32, device=device)
+    """Return the call in which each sequence's keys are a copy of the shared prefix's keys, then its own."""
+    prefix, device = layout.prefix_length, layout.cu_seqlens.device
+    first = torch.arange(prefix)
+    rows = [torch.cat([first, torch.arange(prefix + b.start, prefix + b.stop)]) for b in layout.segments]
+    more = prefix * torch.arange(len(layout.segments) + 1, dtype=torch.int32, device=device)
     keys = torch.cat(rows).to(device, non_blocking=True)
-    return replace(own, keys=keys, cu_k=own.cu_k + more, max_k=own.max_k + ahead)
+    return replace(own, keys=keys, cu_k=own.cu_k + more, max_k=own.max_k + prefix)
 
 
 def build_call(ranges: list[tuple[int, int, int]], causal: bool, device: torch.device) -> VarlenCall:
+    """Build a call from ranges (first query, stop, first key); queries and keys of a range stop at the same token."""
     q = [stop - first for first, stop, _ in ranges]
     k = [stop - first for _, stop, first in ranges]
     rows = [torch.cat([torch.arange(a, b) for a, b in spans]) for spans in split_ranges(ranges)]
@@ -81,6 +84,7 @@ def build_call(ranges: list[tuple[int, int, int]], causal: bool, device: torch.d
 
 
 def split_ranges(ranges: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Split ranges (first query, stop, first key) into query ranges and key ranges."""
     return [(first, stop) for first, stop, _ in ranges], [(first, stop) for _, stop, first in ranges]
 
 
@@ -99,7 +103,9 @@ def run_varlen(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Float[Tensor, "one h T d"]:
-    """Attention over a pack by a varlen kernel `attend(q, k, v, call, window, scale, dropout, softcap)` on [T, h, d].
+    """Compute attention over a pack by a varlen kernel `attend(q, k, v, call, window, scale, dropout, softcap)`.
+
+    The kernel gets tensors [T, h, d].
 
     Raises `ValueError` for a dtype or head size that these kernels do not have.
     """
@@ -118,6 +124,7 @@ def run_varlen(
 
 
 def require_half_precision(q: Tensor, name: str) -> None:
+    """Raise `ValueError` unless the tensor is bfloat16 or float16."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"kernel={name} computes in bfloat16 or float16, not {str(q.dtype).removeprefix('torch.')}; "
@@ -126,7 +133,7 @@ def require_half_precision(q: Tensor, name: str) -> None:
 
 
 def torch_varlen_attention(q, k, v, part: VarlenCall, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
-    """torch.nn.attention.varlen; `num_splits=1` makes a sequence's result independent of its company."""
+    """Call torch.nn.attention.varlen; `num_splits=1` makes a sequence's result independent of the rest of its pack."""
     from torch.nn.attention.varlen import varlen_attn
 
     require_half_precision(q, "varlen")
@@ -149,7 +156,7 @@ def torch_varlen_attention(q, k, v, part: VarlenCall, sides: tuple[int, int], sc
 
 @cache
 def flash_version() -> int | None:
-    """The newest flash-attn that can be imported here: 4, 3, 2 or None."""
+    """Return the newest major version of flash-attn that can be imported: 4, 3, 2 or None."""
     for version, module in ((4, "flash_attn.cute"), (3, "flash_attn_interface"), (2, "flash_attn")):
         try:
             __import__(module)
@@ -160,7 +167,7 @@ def flash_version() -> int | None:
 
 
 def flash_varlen_attention(q, k, v, part: VarlenCall, sides: tuple[int, int], scale, dropout, softcap) -> Tensor:
-    """flash-attn's varlen function of whichever version is installed."""
+    """Call the varlen function of the installed flash-attn."""
     require_half_precision(q, "flash")
     version = flash_version()
     shared = {"softmax_scale": scale, "causal": part.causal, "softcap": softcap or 0.0}
