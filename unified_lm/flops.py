@@ -1,9 +1,10 @@
-"""Model FLOPs of a pack, and the share of a GPU's peak that they are (MFU).
+"""Model FLOPs of a pack, and model FLOPs utilization (MFU): their share of a GPU's peak.
 
 Formula: forward = 2 P T + 4 L h d_h (pairs of tokens that see each other) + 2 V d (labelled rows), with P the weights
-of the decoder's linear layers (embeddings and head apart). Training adds the backward through the activations (as much)
-and through the trainable linear weights (their share of it): 6 P a token in full, 4 P under adapters. Recomputation is
-not counted. Source: Chowdhery et al. 2022 (PaLM), appendix B, with the attention of packs counted pair by pair.
+of the decoder's linear layers (without embeddings and head). Training adds the backward through the activations (as
+much) and through the trainable linear weights (their share): 6 P a token for full training, 4 P with adapters.
+Recomputation is not counted.
+Source: Chowdhery et al. 2022 (PaLM), appendix B, with the attention of packs counted pair by pair.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12, "RTX 4090": 165e12}
-"""Dense bfloat16 FLOP/s of a GPU whose name holds the key, from the makers' data sheets (SXM forms)."""
+"""Part of a GPU's name -> its dense bfloat16 FLOP/s, from the vendors' data sheets (SXM variants)."""
 
 
 def count_attended_pairs(layout: Layout, window: int | None = None) -> int:
-    """How many (token, token it sees) pairs a layout has; a sliding window w leaves at most w a token and side."""
+    """Count the (token, attended token) pairs of a layout; a sliding window w allows at most w a token and side."""
     if layout.prefix_length and window is not None:
         return sum(int(segment_mask(bound, "cpu", window, layout.prefix_length).sum()) for bound in layout.segments)
     total = 0
@@ -49,7 +50,7 @@ def linear_layers(model: UnifiedLM) -> list[nn.Linear]:
 
 
 def forward_flops(model: UnifiedLM, batch: PackedBatch) -> int:
-    """Model FLOPs of one forward of a pack, the head on its labelled rows only (full attention in every layer)."""
+    """Model FLOPs of one forward of a pack, with the head on labelled rows only and full attention in every layer."""
     config = model.backbone.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     body = 2 * sum(layer.weight.numel() for layer in linear_layers(model)) * len(batch)
@@ -58,7 +59,7 @@ def forward_flops(model: UnifiedLM, batch: PackedBatch) -> int:
 
 
 def training_flops(model: UnifiedLM, batches: Iterable[PackedBatch]) -> float:
-    """Model FLOPs of forward and backward of packs."""
+    """Model FLOPs of the forward and backward of packs."""
     layers = linear_layers(model)
     learning = sum(layer.weight.numel() for layer in layers if layer.weight.requires_grad)
     factor = 2 + learning / max(1, sum(layer.weight.numel() for layer in layers))
@@ -66,7 +67,7 @@ def training_flops(model: UnifiedLM, batches: Iterable[PackedBatch]) -> float:
 
 
 def model_flops_utilization(flops: Callable[[], float], seconds: float, device: torch.device) -> dict[str, float]:
-    """{"mfu": share of the device's peak} for a GPU whose peak is known, else nothing."""
+    """Return {"mfu": share of the device's peak}, or {} for a device whose peak is unknown."""
     if device.type != "cuda" or seconds <= 0:
         return {}
     name = torch.cuda.get_device_name(device)

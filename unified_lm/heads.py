@@ -1,4 +1,4 @@
-"""Heads: small modules with parameters of their own that a state passes through before it is read."""
+"""Heads: small trained modules that hidden states pass through before pooling."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from unified_lm.readout import normalize_vectors
 
 
 class LatentAttention(nn.Module):
-    """Every state attends to `count` trained latents, which are keys and values alike; then a two-layer network.
+    """Cross-attention of every hidden state to `count` trained latents (keys and values), then a two-layer network.
 
-    A state's result depends on that state alone, so packing changes nothing. `residual` adds the input at both steps.
+    A state's result depends on that state only, so packing changes nothing. `residual` adds the input at both steps.
     Source: Lee et al. 2025 (NV-Embed), section 3.1: 512 latents, 8 heads.
     """
 
@@ -27,7 +27,7 @@ class LatentAttention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.norm = nn.LayerNorm(width)
-        if residual:  # the first vectors are those of the states themselves
+        if residual:  # the head starts as the identity
             nn.init.zeros_(self.out.weight)
             nn.init.zeros_(self.network[2].weight)
             nn.init.zeros_(self.network[2].bias)

@@ -15,7 +15,7 @@ from unified_lm.readout import normalize_vectors
 from unified_lm.tiled_cross_entropy import DuplicateMask, tiled_cross_entropy
 
 FEWEST_ROWS = 256
-"""Rows of logits held at least: with fewer, products are small and additions to the gradient of `weight` many."""
+"""Smallest number of rows in a tile: smaller tiles mean small products and many additions to `weight`'s gradient."""
 
 
 def info_nce(
@@ -29,7 +29,7 @@ def info_nce(
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy of each query against every candidate; `targets[i]` is the index of query i's positive.
 
-    `excluded` marks candidates that are no negatives of a query (its duplicates and false negatives); a target is
+    `excluded` marks candidates that are not negatives of a query (its duplicates and false negatives); a target is
     never excluded. `similarity`: "cosine" or "dot". No b x n matrix is built: see `unified_lm.tiled_cross_entropy`.
     Source: van den Oord et al. 2018 (InfoNCE), in the form of Karpukhin et al. 2020 and Muennighoff et al. 2024.
     """
@@ -58,20 +58,20 @@ def margin_hinge(
 
 
 def same_text_mask(rows: Int[Tensor, " b"], candidates: Int[Tensor, " n"], targets: Int[Tensor, " b"]) -> DuplicateMask:
-    """Candidates whose text equals that of a query or of its positive, from text hashes: none of them is a negative.
+    """Mask candidates whose text equals that of the query or of its positive: they are not negatives.
 
-    `rows` are the hashes of the queries, `candidates` those of the candidates.
+    `rows`: text hashes of the queries. `candidates`: text hashes of the candidates.
     """
     return DuplicateMask(rows=torch.stack([candidates[targets], rows]), columns=torch.stack([candidates, candidates]))
 
 
 def same_row_mask(*hashes: Int[Tensor, " b"]) -> DuplicateMask:
-    """Rows that share a text of any kind, where row i is contrasted with row j: none of them is a negative."""
+    """Mask pairs of rows (i, j) that share a text of any kind: they are not negatives of each other."""
     return DuplicateMask(rows=torch.stack(hashes), columns=torch.stack(hashes))
 
 
 def token_cross_entropy(logits: Float[Tensor, "t V"], labels: Int[Tensor, " t"]) -> Float[Tensor, ""]:
-    """*Sum* of next-token cross-entropies: the caller divides by the global count of labels."""
+    """*Sum* of next-token cross-entropies; the caller divides by the global number of labels."""
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction="sum")
 
 
@@ -84,11 +84,11 @@ def head_cross_entropy(
     compute: torch.dtype | None = None,
     kernel: str = "tiles",
 ) -> Float[Tensor, ""]:
-    """`token_cross_entropy` of the logits `states @ weight.T + bias`, of which few are held at a time.
+    """`token_cross_entropy` of the logits `states @ weight.T + bias`, without all logits in memory at once.
 
     `compute`: the dtype of the products (None: that of `weight`). `kernel`: "tiles" (ours), "torch" (chunks of
     `torch.nn.functional.linear_cross_entropy`) or "liger" (Liger's fused Triton kernel, CUDA only; not yet run).
-    Up to `d` rows the plain form holds no more than a gradient of `weight` does, and is taken by "tiles".
+    Up to `d` rows, "tiles" computes all logits: they are no larger than the gradient of `weight`.
     """
     compute = compute or weight.dtype
     if kernel == "liger":
@@ -113,5 +113,5 @@ def head_cross_entropy(
 
 
 def cosine_distance(a: Float[Tensor, "b d"], b: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
-    """Mean of 1 - cos over rows (LLM-JEPA's coupling)."""
+    """Mean of 1 - cos over rows (the coupling loss of LLM-JEPA)."""
     return (1 - (normalize_vectors(a) * normalize_vectors(b)).sum(dim=1)).mean()

@@ -1,4 +1,4 @@
-"""Read-outs: how the states of a text become one vector. Sums and norms are taken in float32 or wider."""
+"""Read-outs: how the hidden states of a text are pooled to one vector. Sums and norms are in float32 or wider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from unified_lm.packing import PackedBatch, Sequence
 def pool_ranges(
     states: Float[Tensor, "T d"], starts: Int[Tensor, " n"], stops: Int[Tensor, " n"], *, weighting: str = "uniform"
 ) -> Float[Tensor, "n d"]:
-    """Mean of states[start:stop] for each range; "position" weights the i-th token of a range by i (SGPT's w.mean)."""
+    """Average states[start:stop] for each range; "position" weights the i-th token of a range by i.
+
+    Raises `ValueError` for an empty range. Source of the weights: Muennighoff 2022 (SGPT), weighted mean pooling.
+    """
     lengths = stops - starts
     if not bool((lengths > 0).all()):
         raise ValueError(f"a read-out over no tokens: range {int((lengths <= 0).nonzero()[0])} of {len(lengths)}")
@@ -31,12 +34,12 @@ def pool_ranges(
 
 @dataclass(frozen=True, kw_only=True)
 class Readout:
-    """Which states of a sequence are read.
+    """Which hidden states of a sequence are pooled, and how.
 
     `kind`: "mean" or "weighted_mean" over the text (with `instruction=True` over everything before slots and answer),
-    "last" (the last token before slots and answer, such as the template's EOS), "slot" (slot number `slot`, where a
-    document with fewer slots than the query is read at its last one), or "slots" (the mean over all of them).
-    `heads`: modules of the model that each state passes through, in this order, before it is read.
+    "last" (the last token before slots and answer, such as the template's EOS), "slot" (slot number `slot`; a document
+    with fewer slots than the query uses its last one), or "slots" (the mean over all slots). `heads`: modules of the
+    model that each state passes through before pooling, in this order.
     """
 
     kind: str
@@ -50,7 +53,7 @@ class Readout:
 
     @classmethod
     def from_name(cls, name: str) -> Readout:
-        """The read-out of a short name: mean, mean+instruction, weighted_mean, last, slot_0, slots, mean@HEAD."""
+        """Parse the short name of a read-out: mean, mean+instruction, weighted_mean, last, slot_0, slots, mean@HEAD."""
         name, *heads = name.split("@")
         kind, _, slot = name.partition("slot_")
         if slot.isdigit():
@@ -68,9 +71,9 @@ class Readout:
         return "@".join([f"{kind}+instruction" if self.instruction else kind, *self.heads])
 
     def token_range(self, sequence: Sequence) -> tuple[int, int]:
-        """The range of a sequence's tokens that is read.
+        """Return the half-open range of a sequence's tokens that is pooled.
 
-        Raises `ValueError` where a slot is asked for that the sequence does not hold.
+        Raises `ValueError` for a slot of a sequence without slots.
         """
         spans = sequence.spans
         if self.kind in ("slot", "slots"):
@@ -91,7 +94,7 @@ class Readout:
         which: list[int],
         heads: nn.ModuleDict | None = None,
     ) -> Float[Tensor, "n e"]:
-        """One float32 vector for each of the sequences `which`, not normalised; e is d unless a head changes it.
+        """Return one float32 vector for each sequence in `which`, not normalized; e is d unless a head changes it.
 
         Raises `ValueError` for a head that the model does not have.
         """
@@ -106,5 +109,5 @@ class Readout:
 
 
 def normalize_vectors(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Unit vectors, in float32 or wider."""
+    """Scale vectors to unit length, in float32 or wider."""
     return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)

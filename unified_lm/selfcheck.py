@@ -1,8 +1,8 @@
-"""A model is asked, before anything is trained or scored, whether its attention does what the plan says.
+"""Self-check of attention before a run: does the loaded model attend as its plan says?
 
-Tokens are changed one at a time in a pack of several sequences, and what moves is compared with the definition of the
-modes: a library update that turns a mask into dead code, a kernel that ignores a layout, or packed sequences that see
-each other stop the run here, with one sentence.
+The check changes tokens of a pack one at a time and compares which hidden states change with the definition of the
+modes. It stops the run with one sentence if a library update makes a mask ineffective, a kernel ignores the layout, or
+packed sequences see each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHANGED_POSITIONS = (
 
 
 class AttentionCheckError(ValueError):
-    """Attention is not what was asked for."""
+    """The model's attention differs from its plan."""
 
     def __init__(self, model: UnifiedLM, mode: str, what: str) -> None:
         super().__init__(
@@ -38,10 +38,10 @@ class AttentionCheckError(ValueError):
 
 @torch.no_grad()
 def check_attention(model: UnifiedLM, plan: Plan) -> None:
-    """Compare who moves whom in the loaded model with the plan's modes, through the kernel that it will use.
+    """Compare which token changes which hidden state with the plan's modes, through the kernel that the run uses.
 
-    Raises `Wrong` where a token moves a state that must not see it, or does not move one that must. (Whether a sliding
-    window is kept shows only where every layer has one: through a layer without, everything is reached.)
+    Raises `Wrong` if a token changes a state that must not see it, or does not change one that
+    must. (A wrong sliding window shows only where every layer has one: a layer without a window reaches all tokens.)
     """
     training = model.training
     model.eval()
@@ -63,7 +63,7 @@ def check_attention(model: UnifiedLM, plan: Plan) -> None:
 
 
 def build_probe(model: UnifiedLM, mode: str) -> PackedBatch:
-    """Two sequences of distinct tokens in one mode; prefixes are open to their middle, slots stand behind it."""
+    """Build a pack of two sequences of distinct tokens; prefixes end in the middle, slots follow it."""
     draw = torch.Generator().manual_seed(0)
     ids = torch.randperm(model.vocabulary_size, generator=draw)[: sum(PROBE_LENGTHS)].tolist()
     sequences, at = [], 0
@@ -81,7 +81,7 @@ def build_probe(model: UnifiedLM, mode: str) -> PackedBatch:
 
 
 def measure_influence(model: UnifiedLM, batch: PackedBatch) -> Bool[Tensor, "c T"]:
-    """Entry (j, i): whether another token in place CHANGED[j] changes the last state of place i."""
+    """Entry (j, i): whether another token at position CHANGED_POSITIONS[j] changes the last state of position i."""
     before = model.hidden_states(batch).float()
     embeddings = model.embed_tokens(batch.tokens)
     rows = []
@@ -93,12 +93,12 @@ def measure_influence(model: UnifiedLM, batch: PackedBatch) -> Bool[Tensor, "c T
 
 
 def find_changed_states(after: Float[Tensor, "T d"], before: Float[Tensor, "T d"]) -> Bool[Tensor, " T"]:
-    """Which states changed. Kernels are deterministic on equal shapes: an unseen token leaves every bit of a state."""
+    """Find the states that changed. Kernels are deterministic on equal shapes, so an unseen token changes no bit."""
     return (after != before).any(dim=1)
 
 
 def layer_windows(model: UnifiedLM) -> list[int | None]:
-    """Each layer's sliding window, as the decoder's configuration states it."""
+    """Return each layer's sliding window from the decoder's configuration (None: the layer has none)."""
     config = model.backbone.config.get_text_config()
     width = getattr(config, "sliding_window", None)
     if not getattr(config, "use_sliding_window", True):

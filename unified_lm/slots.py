@@ -1,7 +1,7 @@
-"""Slots: learnable read-out vectors that stand between a query and its answer.
+"""Slots: learnable vectors between a query and its answer, from which embeddings are read.
 
-They are vectors placed by position, not rows of the vocabulary: they are trained, saved and restored whether the
-backbone is tuned, adapted with LoRA or frozen.
+Slots are inserted by position and are not rows of the vocabulary. They are trained, saved and restored whether the
+backbone is fully tuned, adapted with LoRA or frozen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ START_WORDS = (" summary", " meaning", " therefore", " answer", " topic", " beca
 
 
 class Slots(nn.Module):
-    """`count` vectors of the decoder's width, held in float32; `vectors`: [count, d]."""
+    """`count` trained vectors of the decoder's width in float32; `vectors`: [count, d]."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Slots(nn.Module):
     def initialize(
         self, embedding: nn.Embedding, tokenizer, kind: str = "words", *, words: Sequence[str] = START_WORDS
     ) -> None:
-        """Give the slots their start vectors.
+        """Set the slots' start vectors, in one of four ways.
 
         "words": the embeddings of real words (the default: RMSNorm turns small random vectors into a first gradient
         that is tens of times larger, and clipping then starves the backbone); "mean": the mean embedding at the mean
@@ -40,7 +40,7 @@ class Slots(nn.Module):
         """
         table = embedding.weight.detach().float() * float(getattr(embedding, "embed_scale", 1.0))
         count, width = self.vectors.shape
-        noise = torch.randn(count, width).to(table.device)  # from the run's seed, so that seeds differ in it
+        noise = torch.randn(count, width).to(table.device)  # drawn from the run's seed
         norm = table.norm(dim=1).mean() / width**0.5
         if kind == "words":
             ids = [tokenizer.encode(words[i % len(words)], add_special_tokens=False)[0] for i in range(count)]
@@ -60,8 +60,8 @@ class Slots(nn.Module):
     def insert_slots(self, embeddings: Float[Tensor, "T d"], tokens: Tensor) -> Float[Tensor, "T d"]:
         """Replace the embeddings of slot tokens (id -(k + 1) is slot k) by the slots' vectors.
 
-        Embeddings hang on the slots even where none stands: whether a forward needs a gradient must not depend on its
-        tokens, or ranks that work in lockstep (FSDP2) would reduce in different orders.
+        Without slot tokens the result still depends on the slots, by a zero. Otherwise the tokens would decide whether
+        a forward needs gradients, and ranks under FSDP2 would run their collectives in different orders.
         """
         where = (tokens < 0).nonzero().squeeze(1)
         if not where.numel():

@@ -1,7 +1,7 @@
-"""Losses whose matrix is never whole: both gradients are computed tile by tile while the loss is.
+"""Cross-entropy over a product of two matrices, tile by tile: the matrix of scores is never in memory as a whole.
 
-Cross-entropy over a product of two matrices needs each score once for the loss and its gradients; what is kept is the
-gradients, as large as the inputs, and one tile of scores. Values and gradients are those of the plain form.
+The forward computes the loss and both gradients in one pass over the tiles. It keeps the gradients, which are as large
+as the inputs, and one tile of scores. Values and gradients equal those of the plain form.
 
 Letters: b rows (queries, hidden states), n columns (candidates, vocabulary), d width, c kinds of text.
 Source: Cai et al. 2024 (Inf-CL), Wijmans et al. 2024 (cut cross-entropy): the same idea with other tiles.
@@ -18,23 +18,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 TILE = 2**20
-"""Scores held at a time, unless that would be fewer rows than `NARROWEST`."""
+"""Number of scores in a tile, but at least `NARROWEST` rows."""
 
 NARROWEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateMask:
-    """Pairs (row, column) that repeat each other: those with equal hashes of at least one kind.
+    """Mask [b, n] of pairs (row, column) with an equal hash of at least one kind; only tiles of it are computed.
 
-    `rows`: [c, b], `columns`: [c, n]. Stands for a mask [b, n] of which only tiles are made; `|` joins the kinds.
+    `rows`: [c, b], `columns`: [c, n]. `a | b` masks the pairs that either masks.
     """
 
     rows: Int[Tensor, "c b"]
     columns: Int[Tensor, "c n"]
 
     def mask_rows(self, start: int = 0, stop: int | None = None) -> Bool[Tensor, "rows n"]:
-        """The mask of rows [start, stop)."""
+        """Return the mask of rows [start, stop)."""
         pairs = zip(self.rows[:, start:stop], self.columns, strict=True)
         first, *more = [row[:, None] == column[None] for row, column in pairs]
         for other in more:
@@ -127,9 +127,9 @@ def tiled_cross_entropy(
 ) -> Float[Tensor, ""]:
     """*Sum* over rows of the cross-entropy of `scale * rows @ columns.T + bias` against the columns `targets`.
 
-    `excluded`: columns that a row is not compared with; its target never is. `compute`: the dtype of the products
-    (None: the inputs', in float32 or wider); log-sums are in float32 or wider. `tile`: rows at a time. Memory is
-    O((b + n) d + tile n), three products of b x n x d in all, once differentiable.
+    `excluded`: columns left out of a row's sum; its target is never left out. `compute`: the dtype of the products
+    (None: the inputs', in float32 or wider); log-sums are in float32 or wider. `tile`: rows at a time. It needs
+    O((b + n) d + tile n) memory and three products of b x n x d, and can be differentiated once.
     """
     inputs = (rows, columns, bias)
     wanted = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)

@@ -1,7 +1,7 @@
-"""Which parameters learn: sets of modules, or low-rank adapters beside frozen ones.
+"""Which parameters are trained: parts of the model, or low-rank adapters on a frozen backbone.
 
-Parts are found by the structure of the decoder (its layers' attention and feed-forward modules, its embeddings), not by
-names in a state dict. Whatever stands outside the backbone (slots) always learns.
+Parts are found by the decoder's structure (attention and feed-forward modules of its layers, its embeddings), not by
+names in a state dict. Parameters outside the backbone (slots, heads) are always trained.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ TARGETS = ("ffn", "attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Trainable:
-    """The parameters of these parts learn, the others are frozen.
+    """Train the parameters of these parts and freeze the others.
 
     ``ffn`` and ``attention`` are the layers' feed-forward and attention matrices (with their biases); norms belong to
-    ``all`` alone. ``embeddings`` is the input matrix: where the head is tied to it the head learns too, where it is not
-    the head belongs to ``all`` alone. ``slots`` alone freezes the backbone.
+    ``all`` only. ``embeddings`` is the input matrix; a tied head is trained with it, an untied head belongs to ``all``
+    only. ``slots`` alone freezes the backbone.
     """
 
     parts: Sequence[str]
@@ -39,7 +39,7 @@ class Trainable:
             )
 
     def apply(self, model: UnifiedLM) -> tuple[str, ...]:
-        """Set ``requires_grad`` of every parameter; the names of those that learn.
+        """Set ``requires_grad`` of every parameter and return the names of the trained ones.
 
         Raises ValueError for a part that the model does not have, and for a model that carries adapters.
         """
@@ -67,7 +67,7 @@ class Lora:
     The update is ``alpha / r * B A`` (``alpha / sqrt(r) * B A`` with ``rslora``, Kalajdzievski, 2023). B starts at
     zero, A is drawn from torch's global generator, both in float32 whatever the backbone's dtype. The backbone is
     changed in place: its modules keep their names, an adapted layer's own weight is ``<layer>.base_layer.weight``.
-    ``embed_only``: the adapters are for embedding, and switched off where the model generates (its base then).
+    ``embed_only``: use the adapters for embedding only; generation runs the base model.
     """
 
     r: int
@@ -85,7 +85,7 @@ class Lora:
             raise ValueError(f"trainable.r={self.r} must be 1 or more and trainable.dropout={self.dropout} in [0, 1)")
 
     def apply(self, model: UnifiedLM) -> tuple[str, ...]:
-        """Put adapters into the backbone and freeze the rest of it; the names of the parameters that learn."""
+        """Add adapters to the backbone, freeze the rest of it, and return the names of the trained parameters."""
         from peft import LoraConfig, inject_adapter_in_model  # two seconds that runs without adapters do not pay
 
         _refuse_adapters(model)
@@ -124,13 +124,13 @@ class Lora:
 
 
 def trainable_names(model: UnifiedLM) -> tuple[str, ...]:
-    """Names of the parameters that learn; a tied matrix has one name."""
+    """Return the names of the trained parameters; a tied matrix has one name."""
     return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 @contextmanager
 def disable_adapters(model: UnifiedLM) -> Iterator[UnifiedLM]:
-    """Inside, the model computes what its backbone computed before the adapters came; slots stay as they are."""
+    """Run the model without its adapters inside the block; slots stay in use."""
     layers = _adapted_layers(model)
     learns = [(parameter, parameter.requires_grad) for layer in layers for parameter in _adapter_parameters(layer)]
     for layer in layers:
@@ -146,9 +146,9 @@ def disable_adapters(model: UnifiedLM) -> Iterator[UnifiedLM]:
 
 @torch.no_grad()
 def merge_adapters(model: UnifiedLM) -> UnifiedLM:
-    """Add the adapters to the weights and take them out, in place: a plain decoder under its plain names.
+    """Merge the adapters into the weights in place; the decoder's parameters get their original names back.
 
-    The sum is formed in float32 and rounded once to the weight's own dtype. ValueError where there are no adapters.
+    The sum is computed in float32 and rounded once to the weight's dtype. Raises ValueError without adapters.
     """
     layers = {name: module for name, module in model.backbone.named_modules() if _is_adapted(module)}
     if not layers:
@@ -164,7 +164,7 @@ def merge_adapters(model: UnifiedLM) -> UnifiedLM:
 
 
 def _part_parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
-    """The parameters of one part; none where the model has no such part."""
+    """Return the parameters of one part; an empty list if the model has no such part."""
     if part == "all":
         return list(model.backbone.parameters())
     if part == "slots":
@@ -180,7 +180,7 @@ def _part_parameters(model: UnifiedLM, part: str) -> list[nn.Parameter]:
 
 
 def _layer_modules(model: UnifiedLM, part: str) -> list[nn.Module]:
-    """Every layer's attention or feed-forward module, by the attribute names of transformers' decoders."""
+    """Return every layer's attention or feed-forward module, by the attribute names of transformers' decoders."""
     attribute = {"attention": "self_attn", "ffn": "mlp"}[part]
     layers = getattr(model.backbone.base_model, "layers", ())
     return [getattr(layer, attribute) for layer in layers if hasattr(layer, attribute)]
@@ -191,13 +191,13 @@ def _linear_modules(module: nn.Module) -> list[nn.Linear]:
 
 
 def _parameters_outside_backbone(model: UnifiedLM) -> list[nn.Parameter]:
-    """Parameters that are not the backbone's: they were made for this run, so they always learn."""
+    """Return the parameters outside the backbone: they are new, so they are always trained."""
     inside = {id(parameter) for parameter in model.backbone.parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in inside]
 
 
 def _is_adapted(module: nn.Module) -> bool:
-    """Whether a module is a layer of peft's; it keeps the layer that it stands for as ``base_layer``."""
+    """Whether a module is an adapted layer of peft (its original layer is ``base_layer``)."""
     return hasattr(module, "base_layer") and hasattr(module, "lora_A")
 
 
@@ -206,7 +206,7 @@ def _adapted_layers(model: UnifiedLM) -> list[Any]:
 
 
 def _adapter_parameters(layer: Any) -> list[nn.Parameter]:
-    """The matrices A and B of a layer's adapter."""
+    """Return the matrices A and B of a layer's adapter."""
     return [*layer.lora_A.parameters(), *layer.lora_B.parameters()]
 
 
@@ -227,7 +227,7 @@ def _no_match_message(model: UnifiedLM, part: str) -> str:
 
 
 def _count_parameters(model: UnifiedLM) -> dict[str, Any]:
-    """Sizes, and what becomes of the head: where it is tied to the embeddings it learns exactly when they do."""
+    """Count parameters and slots, and say whether the head is tied and trained."""
     rows, head = model.backbone.get_input_embeddings().weight, model.backbone.get_output_embeddings()
     fate = "learns" if head.weight.requires_grad else "frozen"
     learn = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]

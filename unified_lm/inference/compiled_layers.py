@@ -1,6 +1,6 @@
-"""Static shapes: packs filled up to a few sizes, for which a decoder's layers are compiled once each.
+"""Decoder layers compiled for static shapes: packs are filled up to a few sizes, each compiled once.
 
-Attention stays outside of the graphs (see `attention.function`): its shapes are those of sequences, not of packs.
+Attention stays outside the graphs (see `attention.function`), because its shapes vary with the sequences.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FILLER = "filler"
 
 
 def pack_sizes(budget: int) -> list[int]:
-    """The sizes of packs: a quarter of the budget, a half, three quarters, all of it."""
+    """Return the sizes of packs: a quarter, a half, three quarters and all of the budget."""
     return [-(-budget * part // PARTS) for part in range(1, PARTS + 1)]
 
 
 def build_filler(sequences: Many[Sequence], shared: int, budget: int) -> list[Sequence]:
-    """The sequence that fills a pack of these, which have `shared` tokens in common, up to the next size.
+    """Build the sequence that fills a pack of these sequences, which share `shared` first tokens, up to the next size.
 
-    None is needed where they have that size; a pack beyond the budget stays as it is, and is not compiled.
+    Returns an empty list for a pack of such a size, and for a pack beyond the budget, which is not compiled.
     """
     tokens = sum(len(sequence) - shared for sequence in sequences)
     room = next((size - tokens for size in pack_sizes(budget) if size >= tokens), 0)
@@ -38,7 +38,7 @@ def build_filler(sequences: Many[Sequence], shared: int, budget: int) -> list[Se
 
 
 class CompiledLayers:
-    """The layers of a decoder, compiled for static shapes; in use only where `used` says so."""
+    """The layers of a decoder, compiled for static shapes; used only inside `enable(True)`."""
 
     def __init__(self, model: UnifiedLM) -> None:
         self._layers = list(model.backbone.base_model.layers)
@@ -46,7 +46,7 @@ class CompiledLayers:
 
     @contextmanager
     def enable(self, on: bool) -> Iterator[None]:
-        """The model's forwards run through the compiled layers inside; elsewhere, and where not `on`, as they are."""
+        """Run the model's forwards through the compiled layers inside the block, if `on`."""
         for layer, forward in zip(self._layers, self._forwards, strict=True):
             if on:
                 layer.forward = forward

@@ -1,6 +1,6 @@
-"""The steps of decoding: states behind a cache, logits, likelihoods, choosing a token, finding where an answer stops.
+"""The steps of decoding: hidden states with a key/value cache, logits, likelihoods, sampling, stop strings.
 
-Letters in shapes: b rows, n tokens, k positions whose next token is asked for, d width, V vocabulary.
+Letters in shapes: b rows, n tokens, k positions with a next token, d width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import DynamicCache, PretrainedConfig
 from unified_lm.model import UnifiedLM
 
 Ids = Sequence[int]
-HEAD_ROWS = 256  # positions whose logits are held at once: a row is as wide as the vocabulary
+HEAD_ROWS = 256  # positions whose logits are in memory at once: a row has one logit a vocabulary entry
 
 
 class Likelihood(NamedTuple):
@@ -30,7 +30,10 @@ class Likelihood(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """What the model reads before it answers; the first `prefix` tokens see each other both ways."""
+    """A prompt that fits the model.
+
+    `prefix`: number of first tokens with bidirectional attention. `dropped`: number of tokens cut on the left.
+    """
 
     ids: tuple[int, ...]
     prefix: int
@@ -39,9 +42,11 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generated:
-    """An answer. `tokens` were drawn, the end of sequence included; `dropped` prompt tokens did not fit on the left.
+    """A generated answer.
 
-    `truncated`: the budget ran out before an end of sequence or a stop string came.
+    `tokens`: number of generated tokens, with the end of sequence. `dropped`: number of prompt tokens cut on the left.
+
+    `truncated`: the budget of new tokens ended before an end of sequence or a stop string came.
     """
 
     text: str
@@ -62,9 +67,9 @@ def decode_states(
     prefix: int | Sequence[int] = 0,
     past: DynamicCache | None = None,
 ) -> Float[Tensor, "b n d"]:
-    """Last hidden states of equally long rows behind what `past` holds, which then holds these rows as well.
+    """Compute the last hidden states of rows of equal length, given the cache `past`, and append them to the cache.
 
-    `real` marks which of the past and present tokens are not padding (None: there is none).
+    `real` is 1 for tokens (cached and new) that are not padding (None: there is no padding).
     """
     ids = torch.tensor(tokens, device=model.device)
     b, n = ids.shape
@@ -86,7 +91,10 @@ def decode_states(
 
 
 def next_token_logits(model: UnifiedLM, states: Float[Tensor, "k d"]) -> Float[Tensor, "k V"]:
-    """Logits in float32 or wider. The head runs in its weights' own dtype: bfloat16 logits would tie unequal tokens."""
+    """Return logits in float32 or wider.
+
+    The head runs in its weights' dtype: bfloat16 logits would tie unequal tokens.
+    """
     head = model.backbone.get_output_embeddings()
     with torch.autocast(states.device.type, enabled=False):
         logits = head(states.to(head.weight.dtype))
@@ -96,12 +104,12 @@ def next_token_logits(model: UnifiedLM, states: Float[Tensor, "k d"]) -> Float[T
 
 
 def new_cache(model: UnifiedLM) -> DynamicCache:
-    """A key-value cache in the shape of the decoder's layers."""
+    """Create an empty key/value cache for the decoder's layers."""
     return DynamicCache(config=model.backbone.config.get_text_config())
 
 
 def batch_by_length(lengths: Sequence[int], budget: int, tokens: int) -> Iterator[list[int]]:
-    """Indices of rows in batches of similar length, the longest first, each batch within `tokens` in the end."""
+    """Group row indices into batches of similar length, longest first, each within `tokens` with its answers."""
     rows: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if rows and (len(rows) + 1) * (lengths[rows[0]] + budget) > tokens:
@@ -115,7 +123,7 @@ def batch_by_length(lengths: Sequence[int], budget: int, tokens: int) -> Iterato
 def compute_likelihoods(
     model: UnifiedLM, states: Sequence[Float[Tensor, "_ d"]], continuations: Sequence[Ids]
 ) -> list[Likelihood]:
-    """Of each continuation, read from the states that its tokens are predicted from; in float32."""
+    """Compute each continuation's likelihood from the states that predict its tokens, in float32."""
     rows = torch.cat(list(states))
     targets = torch.tensor([token for continuation in continuations for token in continuation], device=rows.device)
     nats, greedy = [], []
@@ -129,7 +137,7 @@ def compute_likelihoods(
 
 
 def choose_tokens(logits: Float[Tensor, "b V"], temperature: float, streams: Sequence[torch.Generator]) -> list[int]:
-    """The most likely token of each row at temperature 0, else one drawn from its stream."""
+    """Choose each row's next token: the most likely one at temperature 0, else a sample from the row's stream."""
     if not temperature:
         return logits.argmax(dim=-1).tolist()
     chances = (logits / temperature).softmax(dim=-1)
@@ -139,9 +147,9 @@ def choose_tokens(logits: Float[Tensor, "b V"], temperature: float, streams: Seq
 def build_prefix_mask(
     prefix: Int[Tensor, " b"], shape: tuple[int, int], real: Int[Tensor, "b n"] | None
 ) -> Bool[Tensor, "b 1 n n"]:
-    """Who sees whom when the tokens before index `prefix` see each other and all others see only the past.
+    """Build a prefix-LM mask: bidirectional among the tokens before index `prefix`, causal elsewhere.
 
-    `shape` is (b, n). Padding is seen by nobody but itself, so that no row of the softmax is empty.
+    `shape` is (b, n). Only padding sees padding, so that no row of the softmax is empty.
     """
     at = torch.arange(shape[1], device=prefix.device)
     inside = at < prefix[:, None]
@@ -152,12 +160,12 @@ def build_prefix_mask(
 
 
 def find_first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where the first of the stop strings begins in the text; None where none occurs."""
+    """Return the index at which the first stop string begins (None: the text has none)."""
     return min((text.index(end) for end in stop if end and end in text), default=None)
 
 
 def find_last_occurrence(ids: Ids, part: Ids) -> int | None:
-    """Where `part` begins for the last time; None where it does not occur or is empty."""
+    """Return the index at which `part` begins for the last time (None: it is empty or does not occur)."""
     n = len(part)
     starts = (i for i in range(len(ids) - n, -1, -1) if tuple(ids[i : i + n]) == tuple(part))
     return next(starts, None) if n else None
@@ -165,7 +173,7 @@ def find_last_occurrence(ids: Ids, part: Ids) -> int | None:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """No gradients and no dropout inside; every module's mode is as before outside."""
+    """Disable gradients and dropout inside the block; afterwards restore every module's own mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -177,6 +185,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def has_sliding_window(config: PretrainedConfig) -> bool:
-    """Whether any layer of the decoder sees only a window."""
+    """Whether any layer of the decoder has a sliding window."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     return bool(getattr(config, "sliding_window", None)) and "sliding_attention" in kinds

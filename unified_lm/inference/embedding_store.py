@@ -1,8 +1,8 @@
-"""Vectors on disk, addressed by the content they were computed from: a second scoring of a corpus reads, not computes.
+"""Embedding store: vectors on disk by content, so that scoring a corpus again reads its vectors.
 
-A store is a folder of spaces; a space holds the vectors of one way to embed (weights, dtype, read-out, similarity) in
-immutable shards, each a file of vectors and then a file of keys. A shard without its keys is no shard, so a process
-that is killed between them, or two that write at once, leave nothing half.
+A store is a folder of spaces. A space holds the vectors of one way to embed (weights, dtype, read-out, similarity) in
+immutable shards: first a file of vectors, then a file of keys. A shard without keys is ignored, so a killed process or
+two concurrent writers never leave a broken shard.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from unified_lm.files import strings_digest, write_atomically
 from unified_lm.packing import Sequence
 
 KEY_BYTES = 16  # bytes
-SHARD_VECTORS = 4096  # vectors that wait for a write at most
-MAX_WAIT_SECONDS = 15.0  # that a vector waits at most while others come: what a killed process loses
+SHARD_VECTORS = 4096  # most vectors that wait for a write
+MAX_WAIT_SECONDS = 15.0  # longest wait of a vector while others arrive: a killed process loses no more
 
 
 def vector_key(sequence: Sequence) -> bytes:
-    """What a vector depends on beside its space: token ids, attention mode, and the spans a read-out may take."""
+    """Key of a vector in its space: hash of token ids, attention mode and the spans that a read-out may pool."""
     told = (sequence.mode, sequence.prefix, sorted(sequence.spans.items()))
     tokens = np.asarray(sequence.tokens, dtype=np.int64).tobytes()
     return hashlib.blake2b(tokens + repr(told).encode(), digest_size=KEY_BYTES).digest()
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Digest of every parameter's and buffer's name, shape, dtype and bits, the tensors hashed side by side."""
+    """Digest of the name, shape, dtype and bits of every parameter and buffer; tensors are hashed in parallel."""
 
     def line(item: tuple[str, Tensor]) -> str:
         name, tensor = item
@@ -53,9 +53,9 @@ def weights_digest(model: nn.Module) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingStore:
-    """A folder of spaces. It grows by 4 d bytes a text and model, and may be deleted at any time.
+    """A folder of spaces. It grows by 4 d bytes per text and model and may be deleted at any time.
 
-    `trusting`: the weights are taken to be those that an encoder names, and are not read to make sure.
+    `trusting`: identify the weights by the encoder's `weights` instead of by a digest of all parameters.
     """
 
     folder: Path
@@ -63,12 +63,12 @@ class EmbeddingStore:
 
     @classmethod
     def from_environment(cls) -> EmbeddingStore | None:
-        """The folder that UNIFIED_LM_EMBEDDINGS names; None where it names none."""
+        """The store in the folder of the environment variable UNIFIED_LM_EMBEDDINGS (None: it is not set)."""
         folder = os.environ.get("UNIFIED_LM_EMBEDDINGS")
         return cls(folder=Path(folder).expanduser()) if folder else None
 
     def open_space(self, identity: dict[str, Any]) -> VectorSpace:
-        """The space of that identity; its folder says what it is of."""
+        """Open the space of an identity and write the identity to its space.json."""
         told = json.dumps(identity, sort_keys=True, default=str)
         folder = self.folder / strings_digest(told)
         if not (folder / "space.json").exists():
@@ -79,7 +79,7 @@ class EmbeddingStore:
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """The vectors of one identity, as they were when it was opened."""
+    """The vectors of one identity; shards that are written later are not seen."""
 
     folder: Path
 
@@ -88,7 +88,7 @@ class VectorSpace:
         return [Shard.open(path) for path in sorted(self.folder.glob("*.keys.npy"))]
 
     def look_up(self, keys: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the keys that are here, and their vectors [m, d]."""
+        """Return the indices of the keys that are stored, and their vectors [m, d]."""
         wanted = np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)
         numbers, vectors = [np.empty(0, dtype=np.int64)], []
         open_ = np.ones(len(keys), dtype=bool)
@@ -103,7 +103,7 @@ class VectorSpace:
 
     @contextmanager
     def open_writer(self) -> Iterator[ShardWriter]:
-        """Writes in the background; leaving waits for the last one, also where an error ends the block."""
+        """Open a background writer; the end of the block waits for all writes, also after an error."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="store") as pool:
             writer = ShardWriter(self.folder, pool)
             try:
@@ -115,7 +115,7 @@ class VectorSpace:
 
 @dataclass(frozen=True)
 class Shard:
-    """Sorted keys [m, 2] uint64 and the vectors [m, d], mapped."""
+    """Sorted keys [m, 2] uint64 and their vectors [m, d], memory-mapped."""
 
     keys: np.ndarray
     vectors: np.ndarray
@@ -126,14 +126,14 @@ class Shard:
         return cls(np.load(path, mmap_mode="r"), np.load(vectors, mmap_mode="r"))
 
     def find_rows(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the wanted keys that are here, and their rows."""
+        """Return the indices of the wanted keys that this shard has, and their rows."""
         at = np.minimum(np.searchsorted(self.keys[:, 0], wanted[:, 0]), len(self.keys) - 1)
         hit = np.flatnonzero((self.keys[at] == wanted).all(axis=1))
         return hit, at[hit]
 
 
 class ShardWriter:
-    """Collects vectors and writes a shard whenever enough of them wait, or any for long. Only finite ones are kept."""
+    """Collects finite vectors and writes a shard when enough of them wait, or one has waited long."""
 
     def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
         self._folder = folder
@@ -157,7 +157,7 @@ class ShardWriter:
         self._flushed = time.monotonic()
 
     def wait_for_writes(self) -> None:
-        """Raises what a write raised, such as `OSError` for a full disk."""
+        """Wait for all writes, and raise the error of a write, such as `OSError` for a full disk."""
         for done in self._writes:
             done.result()
 

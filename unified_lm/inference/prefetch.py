@@ -1,4 +1,4 @@
-"""What overlaps with a device's work: things made ahead in a background thread, copies to and from a GPU."""
+"""Work that overlaps with the device: items prepared in a background thread, asynchronous copies to and from a GPU."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ END = object()
 
 
 def pin_batch(batch: PackedBatch) -> PackedBatch:
-    """A batch in page-locked memory, which copies to a GPU while the GPU computes."""
+    """Copy a batch to page-locked (pinned) memory, from which a copy to the GPU overlaps with its work."""
     layout = replace(batch.layout, cu_seqlens=batch.layout.cu_seqlens.pin_memory())
     moved = {name: getattr(batch, name).pin_memory() for name in ("tokens", "positions", "labels")}
     return replace(batch, layout=layout, **moved)
 
 
 def copy_to_host(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """The vectors on the host, whole once the second value was called."""
+    """Start copying vectors to the host; call the second value to wait until the copy is complete."""
     if not vectors.is_cuda:
         return vectors, lambda: None
     host = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
@@ -37,7 +37,7 @@ def copy_to_host(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None
 
 @contextmanager
 def prefetch(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
-    """The same items, made in a background thread up to `ahead` early; its errors are raised where they are used."""
+    """Prepare items in a background thread, at most `ahead` in advance; its errors are raised in the consumer."""
     ready: queue.Queue[Any] = queue.Queue(maxsize=ahead)
     stop = threading.Event()
 

@@ -1,6 +1,6 @@
-"""First tokens that many sequences have in common (a template, an instruction): their keys and values are made once.
+"""Shared prefix: first tokens of all sequences (template, instruction), whose keys and values are computed once.
 
-What is common is found among the tokens themselves, so it is exact whatever the tokenizer merges at the edge.
+The prefix is found by comparing tokens, so it is exact whatever the tokenizer merges at its end.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from unified_lm.packing import Sequence
 from unified_lm.readout import Readout
 
 MIN_PREFIX_TOKENS = 8
-"""Common tokens that are worth a layout of their own at least."""
+"""Shortest prefix that is worth sharing, in tokens."""
 
 MIN_SAVED_SHARE = 0.25
-"""Share of all tokens that must be saved. On a CPU, attention behind a common beginning computes the masked half of its
-scores too, which long texts with a short instruction would pay for without a gain."""
+"""Smallest share of all tokens that must be saved. On a CPU, attention behind a shared prefix also computes the masked
+half of its scores, which costs long texts with a short instruction more than they gain."""
 
 
 def common_prefix_length(sequences: Many[Sequence], readout: Readout) -> int:
-    """How many first tokens are the same in all sequences and are not read; 0 where one looks ahead, or is alone."""
+    """Count the first tokens that all sequences share and no read-out pools; 0 for one sequence or non-causal ones."""
     if len(sequences) < 2 or any(sequence.mode != "causal" for sequence in sequences):
         return 0
     rows = [sequence.tokens for sequence in sequences]
@@ -29,7 +29,7 @@ def common_prefix_length(sequences: Many[Sequence], readout: Readout) -> int:
 
 
 def shared_prefix_length(sequences: Many[Sequence], readout: Readout) -> int:
-    """How many first tokens to compute once for all these sequences; 0 where that saves too little."""
+    """Return the length of the prefix to compute once for all sequences; 0 where that saves too little."""
     count = common_prefix_length(sequences, readout)
     saved = count * (len(sequences) - 1)
     return count if count >= MIN_PREFIX_TOKENS and saved >= MIN_SAVED_SHARE * sum(map(len, sequences)) else 0

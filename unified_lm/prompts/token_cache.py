@@ -1,8 +1,7 @@
-"""Tokenized strings on disk, by content: a text that any run has tokenized is not tokenized again.
+"""Cache of tokenized strings on disk, shared by all runs.
 
-One SQLite file a tokenizer, named by the digest of everything that it is; the key of a row is the string itself. So a
-row of training data (its template, length and data set are in the strings) is found again by every run, seed and
-method that shares them, and another tokenizer or template can never find it.
+Each tokenizer has one SQLite file, named by a digest of its whole definition; the key of a row is a hash of the string.
+Runs, seeds and methods with equal strings share entries; another tokenizer or template never finds them.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from transformers import PreTrainedTokenizerBase
 from unified_lm.files import cache_dir, strings_digest
 
 log = logging.getLogger(__name__)
-Tokenized = tuple[list[int], list[tuple[int, int]]]  # ids, and the characters that each stands for
-AT_ONCE = 500  # variables of one SQL statement
+Tokenized = tuple[list[int], list[tuple[int, int]]]  # ids, and the character range of each
+AT_ONCE = 500  # variables in one SQL statement
 
 
 def tokenize_strings(tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> list[Tokenized]:
-    """Ids and character offsets of every string; special tokens written in a string are plain text."""
+    """Return ids and character offsets of every string; special tokens inside a string are plain text."""
     out = tokenizer(list(strings), add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True)
     return list(zip(out["input_ids"], out["offset_mapping"], strict=True))
 
 
 class TokenCache:
-    """The strings that one tokenizer has met. Safe for several threads and processes; a lost file costs time only."""
+    """The tokenized strings of one tokenizer. Safe for several threads and processes; a lost file only costs time."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None) -> None:
         name = strings_digest(tokenizer.backend_tokenizer.to_str())
@@ -44,7 +43,7 @@ class TokenCache:
         self.broken = False
 
     def __call__(self, strings: Sequence[str]) -> list[Tokenized]:
-        """`tokenized`, with what is known read and what is new written."""
+        """Tokenize strings: read known ones from the cache, and add new ones to it."""
         keys = [hashlib.blake2b(string.encode(), digest_size=16).digest() for string in strings]
         with self.lock:
             known = self.use_file(lambda: self.read_rows(list(dict.fromkeys(keys)))) or {}
@@ -58,7 +57,7 @@ class TokenCache:
         return [known[key] for key in keys]
 
     def use_file(self, use: Callable[[], Any]) -> Any:
-        """The result of one use of the file; None, and a warning the first time, where the file cannot be used."""
+        """Return the result of `use`; if the file cannot be used, warn once and return None."""
         if self.broken:
             return None
         try:
