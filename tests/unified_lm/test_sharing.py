@@ -115,7 +115,7 @@ def test_a_pack_without_its_keys_at_hand_computes_them_and_a_wrong_pack_is_refus
     ]
     with pytest.raises(ValueError, match="do not begin with the same 4 tokens"):
         collate([Sequence(tokens=(1, 2, 3, 4, 5)), Sequence(tokens=(1, 2, 3, 4))], prefix_length=4)
-    with pytest.raises(ValueError, match="not by bidirectional ones"):
+    with pytest.raises(ValueError, match="causal sequences, not bidirectional ones"):
         collate(form(model, PLANS["bidirectional"]).query_sequences(TEXTS, INSTRUCTION), prefix_length=3)
 
 
