@@ -1,4 +1,4 @@
-"""Where derived files live, and how they are written: once, whole, and named by what they were made from."""
+"""Cache folder, atomic writes, digests of files and texts, and did-you-mean suggestions. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SETTLED_SECONDS = 2.0  # a file written later than this may change again without
 
 
 def cache_dir() -> Path:
-    """`$UNIFIED_LM_CACHE`, or `~/.cache/unified_lm`; nothing is created here, writers create what they need."""
+    """Return `$UNIFIED_LM_CACHE`, or `~/.cache/unified_lm`. It is not created here: writers create what they need."""
     return Path(os.environ.get("UNIFIED_LM_CACHE") or Path.home() / ".cache" / "unified_lm").expanduser()
 
 
 def strings_digest(*parts: str) -> str:
-    """Sixteen hexadecimal digits that name a list of strings; ("ab", "c") and ("a", "bc") differ."""
+    """Digest of a list of strings, 16 hexadecimal digits; ("ab", "c") and ("a", "bc") differ."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; it takes the place of `path` only if the block ends without an error."""
+    """Yield a temporary path to write to; it replaces `path` only if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -44,7 +44,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 
 def create_once(path: Path, make: Callable[[Path], None]) -> Path:
-    """`path`, made by `make(partial path)` unless it is there; one of several processes makes it, the others wait."""
+    """Create `path` by `make(partial path)` unless it exists; one process creates it, the others wait."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
@@ -69,9 +69,9 @@ def create_folder_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, remembered by (path, size, modification time) so that a large file is read once.
+    """SHA-256 of a file's bytes, cached by (path, size, modification time), so that a large file is read once.
 
-    A file that was modified within the last two seconds is never remembered: it could change again unnoticed.
+    The digest of a file modified within the last two seconds is not cached: the file could change again unnoticed.
     """
     path = path.resolve()
     stat = path.stat()
@@ -90,7 +90,7 @@ def file_digest(path: Path) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """Digest of the names and bytes of all files below a folder, hidden ones left out."""
+    """Digest of the names and bytes of all files below a folder, without hidden ones."""
     files = list_files(folder)
     visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     return strings_digest(
@@ -99,7 +99,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def list_files(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]:
-    """All files below a folder, in order. Links to folders are followed (rglob passes them by), but not in circles."""
+    """List all files below a folder, sorted. Links to folders are followed (unlike by rglob), but not in circles."""
     here = folder.resolve()
     if here in above:
         return []
@@ -113,21 +113,22 @@ def list_files(folder: Path, above: frozenset[Path] = frozenset()) -> list[Path]
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
     with write_atomically(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Refuses NaN: a reader of strict JSON must be able to open what we wrote."""
+    """Write a JSON file atomically. Raises `ValueError` for NaN, which strict JSON readers refuse."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def text_hash(text: str) -> int:
-    """64 bits of the text's content: equal texts are equal documents, on every rank and in every process."""
+    """64-bit hash of a text's content, equal on every rank and in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def closest_names(word: str, options: Iterable[str], *, count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The options most like `word`, best first, in whatever case either is written; those below `cutoff` are none."""
+    """Return the options most similar to `word`, best first, ignoring case, with a similarity of `cutoff` or more."""
     cased = {option.lower(): option for option in options}
     return [cased[found] for found in difflib.get_close_matches(word.lower(), list(cased), n=count, cutoff=cutoff)]

@@ -1,4 +1,4 @@
-"""Decoders to start from: each knows how to load itself and how to be identified without loading."""
+"""Pretrained decoders to start from; each can be loaded, and identified without loading."""
 
 from unified_lm.backbones.base import Backbone, LoadedBackbone
 from unified_lm.backbones.hub import Hub

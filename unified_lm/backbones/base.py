@@ -1,4 +1,4 @@
-"""What every backbone hands over, and what it must be able to say about itself."""
+"""The backbone protocol, and helpers to load weights and tokenizers."""
 
 import hashlib
 import json
@@ -25,11 +25,11 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBackbone:
-    """A decoder with its head, its tokenizer, and how its logits are to be read.
+    """A loaded decoder with its head and tokenizer.
 
     ``logits_shift`` is the distance from a position to the token that its logits predict: 1 for autoregressive
     decoders and for diffusion models adapted from one (Dream), 0 for masked models that predict in place (LLaDA).
-    ``mask_token_id`` is the id that stands for a hidden token, where the checkpoint was trained with one.
+    ``mask_token_id`` is the id of the mask token, if the checkpoint was trained with one.
     """
 
     model: PreTrainedModel
@@ -40,7 +40,7 @@ class LoadedBackbone:
 
 @runtime_checkable
 class Backbone(Protocol):
-    """A decoder that can be loaded, and identified without being loaded."""
+    """A decoder that can be loaded, and identified without loading."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class Backbone(Protocol):
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of that name; ValueError with the known names otherwise."""
+    """Return the torch dtype of a name. Raises ValueError for an unknown name, with the known ones."""
     if name not in DTYPES:
         raise ValueError(f"backbone.dtype={name} is not a dtype to load weights in; use one of {sorted(DTYPES)}")
     return DTYPES[name]
@@ -70,10 +70,10 @@ def read_weights(
     config: PreTrainedConfig | None = None,
     weights: dict[str, Tensor] | None = None,
 ) -> PreTrainedModel:
-    """A model of that class from the safetensors of a folder, or from ``weights`` under transformers' names.
+    """Load a model of a class from the safetensors of a folder, or from ``weights`` under transformers' names.
 
-    transformers draws what a checkpoint lacks at random and drops what it cannot place, with no more than a log line;
-    here both are a ValueError that names the tensors.
+    transformers initializes missing tensors at random and drops unexpected ones, with only a log line; here both raise
+    a ValueError that names the tensors.
     """
     with refused_where_unreadable(f"the weights of {folder or model_class.__name__}"):
         model, report = model_class.from_pretrained(
@@ -132,16 +132,16 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def train_padding_row(model: PreTrainedModel) -> PreTrainedModel:
-    """transformers gives the padding token's embedding no gradient; where it is the end token too, that is a loss."""
+    """Give the padding token's embedding a gradient again, which it needs where it is the end token too."""
     model.get_input_embeddings().padding_idx = None
     return model
 
 
 def read_tokenizer(folder: Path, otherwise: type[PreTrainedTokenizerFast] | None = None) -> PreTrainedTokenizerFast:
-    """The tokenizer exactly as a folder's tokenizer.json has it; without that file, through ``otherwise``.
+    """Load the tokenizer exactly as in a folder's tokenizer.json; without that file, by the class ``otherwise``.
 
     transformers' own choice by model type rebuilds the pre-tokenizer of that family (Qwen2's, say) even where
-    tokenizer.json states another, so the same text would become other tokens without a word. Padding is on the left, as
+    tokenizer.json states another, so the same text would silently become other tokens. Padding is on the left, as
     a decoder's generation needs it; packs have no padding.
     """
     tokenizer_class = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else otherwise or AutoTokenizer
@@ -153,7 +153,7 @@ def read_tokenizer(folder: Path, otherwise: type[PreTrainedTokenizerFast] | None
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """For loads that take less time than their progress bar takes to read."""
+    """Hide transformers' progress bars inside the block, for loads that take a moment."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

@@ -1,4 +1,4 @@
-"""Masked-diffusion decoders read into transformers' own classes, so that no code of a checkpoint is ever run.
+"""Masked-diffusion decoders, loaded into the classes of transformers, so that no checkpoint's code is run.
 
 Dream (Ye et al., 2025) has Qwen2's mathematics and tensor names; LLaDA (Nie et al., 2025) has Llama's mathematics under
 OLMo's names. Their configuration classes have defaults that differ from the published checkpoints, so every value is
@@ -43,7 +43,7 @@ class DiffusionFormat:
     rename: Callable[[str], str]
 
     def load_model(self, facts: dict[str, Any], folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """The decoder from a folder's safetensors; ValueError where a tensor is missing or unknown."""
+        """Load the decoder from a folder's safetensors. Raises ValueError for a missing or unknown tensor."""
         weights = {
             self.rename(name): tensor
             for shard in sorted(folder.glob("*.safetensors"))
@@ -53,7 +53,7 @@ class DiffusionFormat:
 
 
 def require_supported_transformers() -> None:
-    """ValueError where the installed transformers is outside the checked range."""
+    """Raise ValueError if the installed transformers is outside the tested range."""
     if transformers.__version__ not in TRANSFORMERS:
         raise ValueError(
             f"diffusion backbones are mapped onto the decoder classes of transformers {TRANSFORMERS}, "
@@ -62,7 +62,7 @@ def require_supported_transformers() -> None:
 
 
 def _dream_config(facts: dict[str, Any]) -> Qwen2Config:
-    """Dream's configuration as Qwen2's."""
+    """Convert Dream's configuration to Qwen2's."""
     read = _CheckpointConfig("Dream", facts)
     read.refuse("rope_scaling", "use_sliding_window")
     return Qwen2Config(
@@ -81,7 +81,7 @@ def _dream_config(facts: dict[str, Any]) -> Qwen2Config:
 
 
 def _llada_config(facts: dict[str, Any]) -> LlamaConfig:
-    """LLaDA's configuration as Llama's; only its Llama-like block is known."""
+    """Convert LLaDA's configuration to Llama's; only its Llama-like block is supported."""
     read = _CheckpointConfig("LLaDA", facts)
     read.require(
         block_type="llama",
@@ -110,7 +110,7 @@ def _llada_config(facts: dict[str, Any]) -> LlamaConfig:
 
 @dataclass(frozen=True)
 class _CheckpointConfig:
-    """A config.json of which nothing is assumed."""
+    """A checkpoint's config.json, read without default values."""
 
     family: str
     facts: dict[str, Any]
@@ -124,7 +124,7 @@ class _CheckpointConfig:
         return self.facts[name]
 
     def require(self, **values: Any) -> None:
-        """Fields that must be there with exactly these values."""
+        """Raise ValueError unless the fields are present with exactly these values."""
         for name, value in values.items():
             if self(name) != value:
                 raise ValueError(
@@ -133,7 +133,7 @@ class _CheckpointConfig:
                 )
 
     def refuse(self, *names: str) -> None:
-        """Features that must be absent or off."""
+        """Raise ValueError unless these features are absent or off."""
         for name in names:
             if self.facts.get(name):
                 raise ValueError(
@@ -162,7 +162,7 @@ _LLADA_OUTER = {
 
 
 def _rename_llada(name: str) -> str:
-    """LLaDA's tensor name in Llama's words; an unknown name is returned as it is, and refused by the loader."""
+    """Convert LLaDA's tensor name to Llama's; an unknown name stays as it is, and the loader refuses it."""
     block = _LLADA_BLOCK.fullmatch(name)
     if block and block[2] in _LLADA_LAYER:
         return f"model.layers.{block[1]}.{_LLADA_LAYER[block[2]]}.weight"

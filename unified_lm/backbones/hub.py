@@ -1,4 +1,4 @@
-"""Any causal decoder that transformers knows, by pinned hub commit or from a local folder; and diffusion decoders."""
+"""Causal decoders of transformers and diffusion decoders, from a pinned hub commit or a local folder."""
 
 import re
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Hub:
         return Path(self.id).name
 
     def fingerprint(self) -> str:
-        """Content of a local folder (large files are read once), or the commit of a hub id."""
+        """Digest of a local folder's files (large files are read once), or of a hub id and its commit."""
         if not self._is_local:
             return json_digest([self.id, self.revision, self.subfolder, self.dtype])
         folder = self._checkpoint_folder()
@@ -143,7 +143,7 @@ class Hub:
         return folder
 
     def _download_snapshot(self) -> Path:
-        """The files of the pinned commit in the hub cache, fetched where they are missing."""
+        """Return the pinned commit's folder in the hub cache; download missing files."""
         inside = f"{self.subfolder}/" if self.subfolder else ""
         root = _download(
             snapshot_download,
@@ -156,7 +156,7 @@ class Hub:
 
 
 def _download(download: Any, repository: str, *names: str, revision: str | None, **how: Any) -> str:
-    """A file or snapshot of the hub cache, downloaded where it is missing and the hub can be reached."""
+    """Return a file or snapshot of the hub cache, downloaded if it is missing and the hub can be reached."""
     try:
         return download(repository, *names, revision=revision, **how)
     except (GatedRepoError, RepositoryNotFoundError) as error:
@@ -187,7 +187,7 @@ def _causal_config(path: Path, kind: str | None) -> PreTrainedConfig:
 
 
 def _declare_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:
-    """Declare the padding token where there is none, and refuse tokens that have no vector."""
+    """Set a missing padding token. Raises ValueError for tokens without an embedding row."""
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer of {source} has no end token: set eos_token in its tokenizer_config.json")
     if tokenizer.pad_token_id is None:

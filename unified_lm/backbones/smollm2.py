@@ -47,7 +47,7 @@ LAYER_TENSORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SmolLM2:
-    """A real decoder of 134.5M parameters that needs no hub: Llama architecture, tied embeddings, ChatML.
+    """SmolLM2-135M-Instruct, a real decoder that needs no hub: Llama architecture, tied embeddings, ChatML.
 
     The quantized file is converted once into a folder of float32 weights under the cache directory (538 MB), named by
     the file's digest; loading casts them to ``dtype``.
@@ -72,7 +72,7 @@ class SmolLM2:
         return LoadedBackbone(model=model, tokenizer=read_tokenizer(folder))
 
     def converted_folder(self) -> Path:
-        """The converted checkpoint, made at the first call."""
+        """Return the folder of the converted checkpoint; the first call converts it."""
         source = find_gguf()
         folder = cache_dir() / "backbones" / f"smollm2-{file_digest(source)[:16]}-{CONVERTER}"
         if not folder.is_dir():
@@ -84,7 +84,7 @@ class SmolLM2:
 
 
 def find_gguf() -> Path:
-    """The file inside the installed package, found without importing it (the import would ask for llama_cpp)."""
+    """Find the GGUF file in the installed package without importing it (the import needs llama_cpp)."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec else None
     for folder in folders or ():
@@ -108,7 +108,7 @@ def _convert_gguf(source: Path, folder: Path) -> None:
 
 
 def read_gguf(source: Path) -> LoadedBackbone:
-    """The model in float32 and its tokenizer, straight from the file (about 5 s)."""
+    """Read the model in float32 and its tokenizer from a GGUF file (about 5 s)."""
     reader = GGUFReader(source)
     facts = {name: field.contents() for name, field in reader.fields.items()}
     kind = (facts["general.architecture"], facts["tokenizer.ggml.pre"])
@@ -144,7 +144,7 @@ def _llama_config(facts: dict[str, Any]) -> LlamaConfig:
 
 
 def _read_tensors(reader: GGUFReader, facts: dict[str, Any]) -> dict[str, Tensor]:
-    """Every tensor of the file in float32 under transformers' name."""
+    """Read every tensor of the file in float32, under the names of transformers."""
     names = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
     for layer in range(facts["llama.block_count"]):
         for theirs, ours in LAYER_TENSORS.items():
@@ -161,13 +161,13 @@ def _read_tensors(reader: GGUFReader, facts: dict[str, Any]) -> dict[str, Tensor
 
 
 def _rotate_halves(values: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a query or key matrix in transformers' order: GGUF interleaves the two halves that rotate together."""
+    """Reorder the rows of a query or key matrix for transformers: GGUF interleaves the two rotary halves."""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def _build_tokenizer(facts: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE that splits every digit off, as SmolLM2 was trained; GGUF readers in general lose that split."""
+    """Build the byte-level BPE that splits digits, as SmolLM2 was trained; other GGUF readers lose that split."""
     tokens, kinds = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
     specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == SPECIAL]
     bpe = Tokenizer(

@@ -1,4 +1,4 @@
-"""A random two-layer decoder with its own small tokenizer: the code path of a real backbone in milliseconds."""
+"""A small random decoder with its own tokenizer: it loads in milliseconds and runs the code of a real backbone."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -130,7 +130,7 @@ class Tiny:
         )
 
     def _window_settings(self) -> dict[str, Any]:
-        """The keys by which each configuration class states which layers see how far."""
+        """Return the sliding-window settings under the keys of the architecture's configuration class."""
         if self.architecture == "llama":
             return {}
         if self.architecture == "mistral":
@@ -148,7 +148,7 @@ class Tiny:
 
 
 def train_tiny_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of exactly ``vocab`` ids, learnt from the text above: every string round-trips."""
+    """Train a byte-level BPE tokenizer of exactly ``vocab`` ids on the text above; every string round-trips."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -1,8 +1,8 @@
-"""Texts to vectors: the one engine behind encoding, retrieval, mteb and reports.
+"""Encoder: texts to vectors, for encoding, retrieval, mteb and reports.
 
-A background thread tokenizes, looks texts up in the store and lays out packs while the packs before are computed
-(tokenizers leave Python's lock while they work); each device takes the next pack when it is free. First tokens that
-all texts of a window share, such as an instruction, are computed once a device, where the mode is causal and that pays.
+A background thread tokenizes, looks vectors up in the store and builds packs while earlier packs are computed
+(tokenizers release Python's global lock). Each device takes the next pack when it is free. In causal mode, the prefix
+that all texts of a window share, such as an instruction, is computed once per device where that saves enough.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from unified_lm.readout import Readout, normalize_vectors
 log = logging.getLogger(__name__)
 
 SIDES = ("query", "document")
-TEXTS_PER_WINDOW = 2048  # texts that are tokenized at a time
-PACKS_AHEAD = 4  # packs that wait for a device at most
+TEXTS_PER_WINDOW = 2048  # texts tokenized at a time
+PACKS_AHEAD = 4  # most packs that wait for a device
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackJob:
-    """A pack, how many of its tokens only fill it, the numbers of its texts, and their keys in the store (if any)."""
+    """A pack to compute: its number of filler tokens, and the indices of its texts and their keys in the store."""
 
     batch: PackedBatch
     filler: int
@@ -85,7 +85,7 @@ class Encoder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides a vector, for keys of scores and stores."""
+        """Everything that decides a vector; part of the keys of scores and stores."""
         return {
             "weights": self.weights,
             "dtype": self.dtype,
@@ -99,7 +99,7 @@ class Encoder:
 
     @property
     def vector_identity(self) -> dict[str, Any]:
-        """What decides a vector beside its sequence, by content: two runs with the same weights share their vectors."""
+        """What decides a vector besides its sequence, by content: runs with equal weights share vectors."""
         named = self.weights if self.store is not None and self.store.trust_weights else {}
         config = self.model.backbone.config.to_dict()
         adapters = getattr(self.model.backbone, "peft_config", {})
@@ -114,7 +114,7 @@ class Encoder:
         }
 
     def build_sequences(self, texts: list[str], side: str, instruction: str = "") -> list[Sequence]:
-        """The sequences that are encoded for these texts."""
+        """Build the sequences of texts. Raises `ValueError` for an instruction that the template has no field for."""
         if side not in SIDES:
             raise ValueError(f"side={side!r} is unknown; use query or document")
         template = self.format.template
@@ -126,9 +126,9 @@ class Encoder:
         return (self.format.query_sequences if side == "query" else self.format.document_sequences)(texts, instruction)
 
     def encode(self, texts: list[str], *, side: str, instruction: str = "") -> np.ndarray:
-        """Vectors [n, d] float32 of n texts, in their order; equal texts are computed once.
+        """Encode n texts to vectors [n, d] float32, in order; equal texts are computed once.
 
-        Raises `ValueError` for an empty text, with its number.
+        Raises `ValueError` for an empty text, with its index.
         """
         for number, text in enumerate(texts):
             if not text.strip():
@@ -179,7 +179,7 @@ class Encoder:
     def prepare_jobs(
         self, texts: list[str], side: str, instruction: str, space: VectorSpace | None, out: np.ndarray
     ) -> Iterator[PackJob]:
-        """Packs of the texts that the store has not, the longest first; those that it has go to `out`."""
+        """Yield packs of the texts that are not in the store, longest first; write stored vectors to `out`."""
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         for start in range(0, len(order), TEXTS_PER_WINDOW):
             numbers = order[start : start + TEXTS_PER_WINDOW]
@@ -215,7 +215,7 @@ class Encoder:
         lock: AbstractContextManager[Any],
         counters: dict[str, int | float],
     ) -> None:
-        """Compute packs on one device until there are none. A pack's vectors are fetched while the next one runs."""
+        """Compute packs on one device until none is left. A pack's vectors are copied while the next pack runs."""
         readout = Readout.from_name(self.readout)
         layers = CompiledLayers(model) if self.compiled else None
         first: tuple[int, ...] = ()
@@ -252,7 +252,7 @@ class Encoder:
                 return
 
     def group_by_budget(self, lengths: list[int]) -> Iterator[list[int]]:
-        """Indices of sequences of these lengths, longest first, in packs of at most `budget` tokens."""
+        """Group the indices of sequences, longest first, into packs of at most `budget` tokens."""
         part: list[int] = []
         room = self.budget
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

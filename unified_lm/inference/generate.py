@@ -1,7 +1,7 @@
-"""Text and likelihoods from a decoder, the same alone as in any company.
+"""Batched generation and log-likelihoods; a result does not depend on the other requests of its batch.
 
-Likelihoods: requests travel in packs, without padding; those that share a long context read it once. Answers are
-decoded with a cache, in batches padded on the left, where a mask hides the padding.
+Likelihoods are computed in packs, without padding; requests that share a long context read it once. Answers are decoded
+with a key/value cache in batches padded on the left, and a mask hides the padding.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from unified_lm.prompts.format import Format
 from unified_lm.trainable import disable_adapters
 
 MIN_SAVED_TOKENS = 128
-"""Tokens that must be saved by reading a common context once: small forwards cost more a token than packs."""
+"""Fewest tokens that sharing a context must save: small forwards cost more per token than packs."""
 
 
 class BatchedGenerator:
-    """A decoder that continues token ids.
+    """Generates text and scores continuations with a decoder.
 
     `weights` is the digest of the parameters: with it, `identity` holds everything that decides an answer. `format` is
-    the format of the rows that the model was trained on; with `with_slots` its slots stand in every prompt where they
-    stood in training, in front of the answer's turn. `without_adapters` switches low-rank adapters off while it works.
+    the format of the model's training rows. `with_slots` inserts its slots into every prompt where they are in
+    training, before the answer's turn. `without_adapters` disables low-rank adapters.
     `batch_tokens` bounds a pack, or a batch (rows times their final length), and changes no answer.
 
     Raises `ValueError` for slots without a format, and for attention that cannot predict a next token.
@@ -108,13 +108,13 @@ class BatchedGenerator:
         }
 
     def count_overflow(self, prompt: int, answer: int) -> int:
-        """How many tokens a prompt of `prompt` tokens loses so that `answer` more can be read behind it."""
+        """Count the tokens that a prompt of `prompt` tokens loses so that `answer` more tokens fit after it."""
         return max(0, prompt + self.slots + answer - self.max_length)
 
     def logprobs(
         self, pairs: Sequence[tuple[Ids, Ids]], *, done: Callable[[int], None] | None = None
     ) -> list[Likelihood]:
-        """The likelihood of each (context, continuation), in order; `done` is told how many are finished.
+        """Score each (context, continuation), in order; `done` is called with the number of finished pairs.
 
         A context that does not fit loses tokens on the left and keeps its BOS. Raises `ValueError` for an empty
         context or continuation, and for a continuation longer than the model reads.
@@ -157,7 +157,7 @@ class BatchedGenerator:
         seed: int = 0,
         done: Callable[[int], None] | None = None,
     ) -> list[Generated]:
-        """Answers of at most `max_new_tokens` tokens, cut before the first stop string; greedy at temperature 0.
+        """Generate answers of at most `max_new_tokens`, cut before the first stop string; greedy at temperature 0.
 
         At a higher temperature, answer i draws from its own stream, a function of (seed, i). A prompt that does not
         fit loses tokens on the left and keeps its BOS. Raises `ValueError` for an empty prompt or no budget.
@@ -179,7 +179,7 @@ class BatchedGenerator:
         return [results[i] for i in range(len(ready))]
 
     def fit_prompt(self, ids: Ids, answer: int) -> Prompt:
-        """A prompt as the model reads it: slots placed, cut on the left so that `answer` more tokens fit."""
+        """Insert the slots into a prompt and cut it on the left so that `answer` more tokens fit."""
         if not ids:
             raise ValueError("an empty prompt has no next token; give it at least the beginning of sequence")
         room = self.max_length - answer - self.slots
@@ -204,7 +204,7 @@ class BatchedGenerator:
         return Prompt(ids=kept[:before] + slots + kept[before:], prefix=prefix, dropped=dropped)
 
     def find_end_ids(self, stop: Sequence[str] = ()) -> frozenset[int]:
-        """Token ids that end an answer: tokenizer's, model's and template's, and stops that are one special token."""
+        """Find the token ids that end an answer: of tokenizer, model, template, and one-token stop strings."""
         configured = self.model.backbone.generation_config.eos_token_id
         ends = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
         specials = {token.content: i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
@@ -216,13 +216,13 @@ class BatchedGenerator:
 
     @contextmanager
     def _inference_context(self) -> Iterator[None]:
-        """The model as it works here. One precision context for all forwards: autocast then casts each weight once."""
+        """Put the model into inference mode. One autocast context for all forwards casts each weight only once."""
         adapters = disable_adapters(self.model) if self.without_adapters else nullcontext()
         with evaluation_mode(self.model), adapters, self.model.autocast_context():
             yield
 
     def _likelihoods_in_packs(self, prompts: Sequence[Prompt], continuations: Sequence[Ids]) -> Iterator[Likelihood]:
-        """Likelihoods of continuations that have a context each, in packs of at most `batch_tokens` tokens."""
+        """Score continuations that have a context each, in packs of at most `batch_tokens` tokens."""
         rows = [
             Row(tokens=(*prompt.ids, *continuation[:-1]), row=i, mode=self.attention, prefix=prompt.prefix)
             for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True))
@@ -236,7 +236,7 @@ class BatchedGenerator:
             yield from compute_likelihoods(self.model, asked, ends)
 
     def _likelihoods_of_shared_context(self, prompt: Prompt, continuations: Sequence[Ids]) -> list[Likelihood]:
-        """Likelihoods of continuations of one context, which is read once; padding stands behind, where none looks."""
+        """Score continuations of one context, which is read once; padding is on the right, where no token sees it."""
         past = new_cache(self.model)
         first = decode_states(self.model, [prompt.ids], prefix=prompt.prefix, past=past)[0, -1:]
         asked = {i: first for i, continuation in enumerate(continuations) if len(continuation) == 1}
@@ -259,7 +259,7 @@ class BatchedGenerator:
         ends: frozenset[int],
         temperature: float,
     ) -> list[list[int]]:
-        """Token ids of each answer, the end of sequence included; a row that has ended leaves the batch."""
+        """Decode the token ids of each answer, with the end of sequence; a finished row leaves the batch."""
         device = self.model.device
         width = max(len(prompt.ids) for prompt, _ in drawing)
         tail = 4 + max((len(text.encode()) for text in stop), default=0)

@@ -1,4 +1,4 @@
-"""A conversation in the template of the training rows: how its text reads, and where its answer's turn begins."""
+"""Conversations in the template of the training rows: their text, their tokens, and the header of the answer's turn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from unified_lm.prompts.template import Template
 
 
 def answer_header(format: Format) -> tuple[int, ...]:
-    """The tokens that open the answer's turn."""
+    """Return the tokens that open the answer's turn."""
     turn = format.render(format.template.answer, ["a"])[0]
     return tuple(turn.ids[: turn.spans["text"][0]])
 
 
 def conversation_tokens(format: Format, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """The tokens of a conversation before the answer's turn, as a training row has them: each turn on its own.
+    """Tokenize a conversation before the answer's turn as in training rows: each turn separately.
 
-    Tokenized as one string, the last sign of a turn and the newline that opens the next could be one token (Qwen's).
+    In one string, the last character of a turn and the newline of the next could become one token (Qwen's tokenizer).
     Raises `ValueError` for a role that the template has no turn for.
     """
     written = (
@@ -27,7 +27,7 @@ def conversation_tokens(format: Format, messages: Sequence[Mapping[str, str]]) -
 
 
 def assign_turns(template: Template, messages: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Every message with the part of the template that writes it."""
+    """Yield every message with its part of the template. Raises `ValueError` for a role without a part."""
     query = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=-1)
     known = {"user": template.prompt, "assistant": template.answer} | template.turns
     for i, message in enumerate(messages):
@@ -40,9 +40,9 @@ def assign_turns(template: Template, messages: Sequence[Mapping[str, str]]) -> I
 def render_conversation(
     template: Template, messages: Sequence[Mapping[str, str]], *, eos: str, open_turn: bool = True
 ) -> str:
-    """A conversation as the text of a training row: earlier turns, the query, and the answer's turn begun.
+    """Write a conversation as the text of a training row: earlier turns, the query, and the start of the answer's turn.
 
-    With `open_turn` false, the last message is an answer already begun, which stays unfinished. Raises `ValueError`
+    With `open_turn=False`, the last message is the start of an answer and stays unfinished. Raises `ValueError`
     for a role that the template has no turn for.
     """
     begun = template.answer.partition("{text}")[0]

@@ -24,7 +24,10 @@ from unified_lm.prompts.token_cache import TokenCache, Tokenized, tokenize_strin
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedText:
-    """Token ids of one part; `spans`: half-open ranges of its fields; `slots`: where slots stand; `whole`: not cut."""
+    """Token ids of one part of a row.
+
+    `spans`: half-open ranges of its fields. `slots`: the index of the slots. `complete`: it was not truncated.
+    """
 
     ids: list[int]
     spans: dict[str, tuple[int, int]]
@@ -34,10 +37,10 @@ class RenderedText:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A template bound to a tokenizer, the slots and the lengths (in tokens; the text gives way, never the template).
+    """A template bound to a tokenizer, numbers of slots and lengths.
 
-    `slots`: after a query; `document_slots`: after a document; `plan`: the attention modes of its sequences; `cache`:
-    where tokenized strings are kept (None: nowhere).
+    Lengths are in tokens; a text is truncated to them, the template never. `slots`: slots after a query;
+    `document_slots`: after a document. `plan`: the attention modes. `cache`: cache of tokenized strings (None: none).
     """
 
     template: Template
@@ -56,7 +59,7 @@ class Format:
         return re.compile("|".join(map(re.escape, names)) or r"(?!)")
 
     def split_template(self, template: str) -> list[tuple[str, str]]:
-        """A template cut into ("special", token), ("literal", text), ("field", name)."""
+        """Split a template into ("special", token), ("literal", text) and ("field", name)."""
         out: list[tuple[str, str]] = []
         for i, part in enumerate(FIELDS.split(template)):
             if i % 2:
@@ -72,7 +75,7 @@ class Format:
     def render(
         self, template: str, texts: Many[str], instructions: str | Many[str] = "", limit: int | None = None
     ) -> list[RenderedText]:
-        """Tokens of every text in a template, the text cut so that the whole holds at most `limit` tokens."""
+        """Tokenize every text in a template; the text is truncated so that the part has at most `limit` tokens."""
         if not texts:  # a tokenizer refuses an empty batch
             return []
         instructions = [instructions] * len(texts) if isinstance(instructions, str) else instructions
@@ -106,7 +109,7 @@ class Format:
         ]
 
     def append_run(self, results: list[RenderedText], run: list[tuple[str, str]], values: list[dict[str, str]]) -> None:
-        """Tokenize one run of literals and fields for every text, and note where each field's tokens lie."""
+        """Tokenize one run of literals and fields for every text, and record the token range of each field."""
         strings, ranges = [], []
         for value in values:
             text, places = "", {}
@@ -129,7 +132,7 @@ class Format:
     def tokenize_in_pieces(
         self, string: str, places: dict[str, tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Tokenize a run in pieces cut at its fields, for strings in which one token would cross a field's edge."""
+        """Tokenize a run in pieces split at its fields, for strings in which a token would cross a field's edge."""
         edges = sorted({0, len(string), *(edge for place in places.values() for edge in place)})
         ids, offsets = [], []
         for a, b in pairwise(edges):
@@ -139,13 +142,13 @@ class Format:
         return ids, offsets
 
     def tokenize(self, strings: Many[str]) -> list[Tokenized]:
-        """Ids and character offsets, from the cache where there is one."""
+        """Return ids and character offsets of strings, through the cache if there is one."""
         return tokenize_strings(self.tokenizer, strings) if self.cache is None else self.cache(strings)
 
     def truncate(self, r: RenderedText, slots: int, limit: int | None, instruction: str) -> RenderedText:
-        """Shorten the text, and its first copy where there is one, so that the part fits its limit.
+        """Truncate the text, and its first copy if there is one, so that the part fits its limit.
 
-        Raises `ValueError` for an empty text and where template and instruction leave no room for a token of it.
+        Raises `ValueError` for an empty text, and if template and instruction leave no room for one token of it.
         """
         copies = [r.spans[name] for name in ("again", "text") if name in r.spans]
         start, stop = min(copies, key=lambda span: span[1] - span[0])
@@ -168,12 +171,12 @@ class Format:
         )
 
     def query_sequences(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
-        """Queries to embed, with their slots, in the plan's embedding mode."""
+        """Build the sequences of queries to embed, with slots, in the plan's embedding mode."""
         parts = self.render(self.template.query, texts, instructions, self.query_length)
         return [self.build_sequence(part, text, "query", self.slots) for part, text in zip(parts, texts, strict=True)]
 
     def document_sequences(self, texts: Many[str], instructions: str | Many[str] = "") -> list[Sequence]:
-        """Documents to embed, with their slots, in the plan's embedding mode."""
+        """Build the sequences of documents to embed, with slots, in the plan's embedding mode."""
         parts = self.render(self.template.document, texts, instructions, self.document_length)
         return [
             self.build_sequence(part, text, "document", self.document_slots)
@@ -187,11 +190,11 @@ class Format:
         instructions: str | Many[str] = "",
         histories: Many[Many[tuple[str, str]]] | None = None,
     ) -> list[Sequence]:
-        """Queries with their slots and the answers behind them, in the plan's generation mode.
+        """Build sequences of queries with slots and their answers, in the plan's generation mode.
 
-        Unless the template has a `prompt` of its own, the tokens up to the answer's turn are those of `queries`, so one
-        encoding serves both uses. Labels: the
-        answer's text and the special token that ends it (none for an answer that was cut: it does not end there).
+        Unless the template has its own `prompt`, the tokens before the answer's turn equal those of `query_sequences`,
+        so one encoding serves both uses. Labels: the answer's text and the special token that ends it (without that
+        token for a truncated answer, which does not end there).
         """
         parts = self.render(self.template.prompt, queries, instructions, self.query_length)
         turns = self.render(self.template.answer, answers, limit=self.answer_length)
@@ -220,7 +223,7 @@ class Format:
         )
 
     def plain_sequence(self, text: str) -> Sequence:
-        """A text without a template, every token of it but the first a next-token target: one token alone has none."""
+        """Build the sequence of a text without template; every token but the first is a next-token target."""
         ((ids, _),) = self.tokenize([text])
         if not ids:
             raise ValueError(f"the plain text {text!r} has no tokens; drop the row")
@@ -238,12 +241,12 @@ class Format:
         return frozenset(self.tokenizer.added_tokens_decoder)
 
     def prepend_bos(self, ids: list[int]) -> list[int]:
-        """The ids with exactly one BOS in front where the template asks for one."""
+        """Put exactly one BOS in front of the ids, if the template asks for one."""
         bos = self.tokenizer.bos_token_id
         return [bos, *ids] if self.template.bos and bos is not None and ids[:1] != [bos] else ids
 
     def history_tokens(self, history: Many[tuple[str, str]]) -> list[int]:
-        """Tokens of the earlier turns of a dialogue, the oldest dropped where they exceed the query's length."""
+        """Tokenize the earlier turns of a dialogue; drop the oldest turns while they exceed the query's length."""
         turns = []
         for role, content in history:
             if role not in self.template.turns:
@@ -255,7 +258,7 @@ class Format:
         return [token for turn in turns for token in turn]
 
     def build_sequence(self, part: RenderedText, text: str, role: str, slots: int, earlier: Many[int] = ()) -> Sequence:
-        """The sequence of one rendered part: earlier turns, the part, its slots; spans "prompt" ends at the slots."""
+        """Build a sequence from earlier turns, a rendered part and slots; its span "prompt" ends at the slots."""
         body = self.prepend_bos([*earlier, *part.ids])
         moved = len(body) - len(part.ids)
         at = moved + part.slots
@@ -276,6 +279,6 @@ class Format:
 
 
 def crosses_field_edge(string: str, offsets: Many[tuple[int, int]], places: dict[str, tuple[int, int]]) -> bool:
-    """Whether a token holds characters of a field and, other than white space before it, of its neighbour."""
+    """Whether a token has characters of a field and of its neighbour (white space before the field does not count)."""
     edges = [edge for a, b in places.values() if b > a for edge in (a, b)]
     return any(s < edge < e and string[s:edge].strip() for s, e in offsets for edge in edges)

@@ -10,14 +10,14 @@ FIELDS = re.compile(r"\{(instruction|again|text|slots|eos)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """The strings around a text.
+    """A template: the strings around a text.
 
     `query`, `document`: may hold {instruction}, {text}, {slots} (at the end where it is absent), {eos} and {again}, a
-    first copy of the text, of which only {text} is read.
-    `prompt`: how a query is written in front of its answer, where that is not as it is embedded.
-    `instruction`: how a non-empty instruction is written in place of {instruction}; an empty one leaves nothing.
-    `answer`: the turn that is generated; its {text} and the special token behind it carry the next-token loss.
-    `turns`: one string a role, for the earlier turns of a dialogue. `bos`: the row starts with exactly one BOS.
+    first copy of the text (read-outs pool the second, {text}).
+    `prompt`: the query in front of its answer, if it differs from `query`.
+    `instruction`: replaces {instruction} if the instruction is not empty.
+    `answer`: the generated turn; its {text} and the special token after it are the targets of the next-token loss.
+    `turns`: role -> string, for the earlier turns of a dialogue. `bos`: the row starts with exactly one BOS.
     """
 
     name: str
