@@ -29,6 +29,11 @@ def strings_digest(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
+def json_digest(content: Any) -> str:
+    """Sixteen hex digits that stand for JSON-like content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it replaces `path` only if the block ends without an error."""

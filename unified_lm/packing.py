@@ -16,6 +16,7 @@ from torch import Tensor
 from unified_lm.attention.layout import Layout, Segment
 
 IGNORED = -100
+FILLER_ROLE = "filler"  # of a sequence whose result nobody reads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

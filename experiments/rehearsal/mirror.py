@@ -13,7 +13,7 @@ from experiments.config.paths import CONF
 from experiments.rehearsal import rows
 from experiments.rehearsal.rows import Tables
 from unified_lm.data.hub import generator_split
-from unified_lm.files import cache_dir, create_folder_once
+from unified_lm.files import cache_dir, create_folder_once, strings_digest
 
 ROWS = 64
 """Rows of a training data set; a rehearsal reads two batches of at most eight."""

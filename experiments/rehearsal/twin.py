@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.rehearsal import rows
-from unified_lm.files import cache_dir, create_folder_once
+from unified_lm.files import cache_dir, create_folder_once, strings_digest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast

@@ -1,6 +1,5 @@
 """The backbone protocol, and helpers to load weights and tokenizers."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,11 +54,6 @@ def torch_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ValueError(f"backbone.dtype={name} is not a dtype to load weights in; use one of {sorted(DTYPES)}")
     return DTYPES[name]
-
-
-def json_digest(content: Any) -> str:
-    """Sixteen hex digits that stand for JSON-like content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_weights(

@@ -23,7 +23,6 @@ from transformers import (
 
 from unified_lm.backbones.base import (
     LoadedBackbone,
-    json_digest,
     read_facts,
     read_tokenizer,
     read_weights,
@@ -31,7 +30,7 @@ from unified_lm.backbones.base import (
     torch_dtype,
 )
 from unified_lm.backbones.diffusion import DIFFUSION_FORMATS, DiffusionFormat, require_supported_transformers
-from unified_lm.files import file_digest
+from unified_lm.files import file_digest, json_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # What a checkpoint is made of. Never *.bin or *.pt (pickle), never *.py.

@@ -17,13 +17,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from unified_lm.backbones.base import (
     LoadedBackbone,
-    json_digest,
     read_tokenizer,
     read_weights,
     torch_dtype,
     without_progress_bars,
 )
-from unified_lm.files import cache_dir, file_digest
+from unified_lm.files import cache_dir, file_digest, json_digest
 
 log = logging.getLogger(__name__)
 

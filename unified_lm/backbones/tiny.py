@@ -16,7 +16,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from unified_lm.backbones.base import CHATML, LoadedBackbone, json_digest, torch_dtype
+from unified_lm.backbones.base import CHATML, LoadedBackbone, torch_dtype
+from unified_lm.files import json_digest
 
 ARCHITECTURES: dict[str, type[PretrainedConfig]] = {
     "llama": LlamaConfig,

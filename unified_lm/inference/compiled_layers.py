@@ -12,10 +12,9 @@ from contextlib import contextmanager
 import torch
 
 from unified_lm.model import UnifiedLM
-from unified_lm.packing import Sequence
+from unified_lm.packing import FILLER_ROLE, Sequence
 
 PARTS = 4
-FILLER = "filler"
 
 
 def pack_sizes(budget: int) -> list[int]:
@@ -34,7 +33,7 @@ def build_filler(sequences: Many[Sequence], shared: int, budget: int) -> list[Se
         return []
     first = sequences[0]
     mode = first.mode if first.mode == "bidirectional" else "causal"
-    return [Sequence(tokens=first.tokens[:shared] + (0,) * room, role=FILLER, mode=mode)]
+    return [Sequence(tokens=first.tokens[:shared] + (0,) * room, role=FILLER_ROLE, mode=mode)]
 
 
 class CompiledLayers:

@@ -18,9 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from unified_lm.methods.base import Vectors, merge_vectors
-from unified_lm.packing import PackedBatch, Sequence, collate, halve_chunk
-
-FILLER_ROLE = "filler"
+from unified_lm.packing import FILLER_ROLE, PackedBatch, Sequence, collate, halve_chunk
 
 
 @dataclass(frozen=True, kw_only=True)
