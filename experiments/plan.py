@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import Composition, compose_parent, compose_teacher
 from experiments.config.errors import UsageError
-from experiments.table import Request, request
+from experiments.table import TableRequest, parse_request
 
 if TYPE_CHECKING:
     from experiments.tables.costs import RunCost
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     rest = [a for a in arguments if a.partition("=")[0] not in DEFAULTS]
     if not any(a.startswith("scale=") for a in rest):
         rest.append("scale=paper")
-    asked = request(rest, "plan", "")
+    asked = parse_request(rest, "plan", "")
     settings = {name: as_number(name, own.get(name, value)) for name, value in DEFAULTS.items() if name != "gpu"}
     from experiments.tables import costs
 
@@ -94,10 +94,10 @@ def as_number(name: str, value: str) -> float:
         raise UsageError(f"{name}={value} is no number") from None
 
 
-def list_configurations(asked: Request) -> dict[str, dict[str, Any]]:
+def list_configurations(asked: TableRequest) -> dict[str, dict[str, Any]]:
     """Each distinct run of a table with its stages -> its resolved configuration; data need not be there."""
     found: dict[str, dict] = {}
-    for name, job in asked.jobs.items():
+    for name, job in asked.composed_models.items():
         for stage_name, stage in iterate_stages(name, job):
             found.setdefault(stage_name, stage.resolved)
     return found

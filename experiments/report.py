@@ -22,26 +22,29 @@ FIGURES = ".curves{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0}figcapti
 def write_report() -> Path:
     """outputs/report/index.html, from what outputs/ holds."""
     path = outputs_folder() / "report" / "index.html"
-    write_text(path, page())
+    write_text(path, render_report())
     return path
 
 
-def page() -> str:
-    entries = list(records())
+def render_report() -> str:
+    entries = list(read_all_records())
     head = "<!doctype html><html lang=en><meta charset=utf-8><title>unified-lm report</title>"
     parts = [
         f"{head}<style>{STYLE}{FIGURES}</style><body><h1>Tables, curves and runs</h1>",
-        *tables(),
+        *read_table_pages(),
         "<h2>Training curves</h2><div class=curves>",
-        *(f"<figure>{svg}<figcaption>{html.escape(name)}</figcaption></figure>" for name, svg in curves(entries)),
+        *(
+            f"<figure>{svg}<figcaption>{html.escape(name)}</figcaption></figure>"
+            for name, svg in draw_loss_curves(entries)
+        ),
         "</div><h2>Runs</h2>",
-        listing(entries),
+        render_run_list(entries),
         "</body></html>\n",
     ]
     return "".join(parts)
 
 
-def tables() -> Iterator[str]:
+def read_table_pages() -> Iterator[str]:
     """The bodies of the rendered tables, in the order of their numbers."""
     pages = {path.stem.removeprefix("table-"): path for path in (outputs_folder() / "tables").glob("table-*.html")}
     found = [pages[number] for number in sorted(filter(str.isdecimal, pages), key=int)]
@@ -51,22 +54,22 @@ def tables() -> Iterator[str]:
         yield "<p>No table is rendered yet: <code>make table-15</code>.</p>"
 
 
-def records() -> Iterator[RunRecord]:
+def read_all_records() -> Iterator[RunRecord]:
     for folder in sorted(runs_folder().glob("*")):
         entry = read_record(folder)
         if entry is not None:
             yield entry
 
 
-def curves(entries: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
+def draw_loss_curves(entries: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
     """(run id, SVG) of every run that logged at least two steps."""
     for entry in entries:
         rows = read_metrics(runs_folder() / entry.run_id)
         if len(rows) > 1:
-            yield entry.run_id, curve(rows, list(entry.losses) or ["loss"])
+            yield entry.run_id, draw_loss_curve(rows, list(entry.losses) or ["loss"])
 
 
-def curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
+def draw_loss_curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
     """The loss and its terms over the steps, as an SVG element."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -85,7 +88,7 @@ def curve(rows: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> str:
     return out.getvalue()[out.getvalue().index("<svg") :]
 
 
-def listing(entries: Sequence[RunRecord]) -> str:
+def render_run_list(entries: Sequence[RunRecord]) -> str:
     """The runs, the failed ones with their reason."""
     names = ("run", "scale", "status", "step", "wall s", "device hours", "scores", "W&amp;B", "problem")
     rows = [

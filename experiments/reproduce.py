@@ -10,7 +10,7 @@ from experiments.config.paths import display_path
 from experiments.report import write_report
 from experiments.runs.execute import execute_runs
 from experiments.runs.preflight import require_device
-from experiments.table import request, table_of, tell
+from experiments.table import fill_requested_table, parse_request, print_and_write_table
 from unified_lm.training.watchdog import REQUEUE
 
 WHAT = """\
@@ -20,18 +20,18 @@ the machine's cores, or with GPUs of its own."""
 
 def main(arguments: Sequence[str]) -> int:
     jobs = parse_jobs([argument for argument in arguments if argument.startswith("jobs=")])
-    asked = request([a for a in arguments if not a.startswith("jobs=")], "reproduce", WHAT)
+    asked = parse_request([a for a in arguments if not a.startswith("jobs=")], "reproduce", WHAT)
     if asked is None:
         return 0
-    for job in asked.jobs.values():
+    for job in asked.composed_models.values():
         require_device(job)
-    runs = asked.runs()
+    runs = asked.identify_runs()
     every = unique_runs(run for each in runs.values() for run in each)
     codes = execute_runs(every, jobs)
     if any(codes.get(run.run_id, REQUEUE) == REQUEUE for run in every):
         print("stopped; the same command continues from the last checkpoints", file=sys.stderr)
         return REQUEUE
-    code = tell(table_of(asked, runs))
+    code = print_and_write_table(fill_requested_table(asked, runs))
     print(f"page: {display_path(write_report())}")
     failed = [run for run in every if codes[run.run_id]]
     for run in failed:

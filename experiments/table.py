@@ -14,10 +14,10 @@ from experiments.config.paths import display_path, outputs_folder
 from experiments.rehearsal.cut import SCALE as REHEARSAL
 from experiments.runs.freshness import list_stale_suites
 from experiments.runs.record import read_own_record
-from experiments.tables.code_versions import Maker
+from experiments.tables.code_versions import CodeFingerprint
 from experiments.tables.definition import Definition, list_tables, read_definition
-from experiments.tables.fill import Made, Table, fill
-from experiments.tables.render import FORMATS, markdown
+from experiments.tables.fill import RowRun, Table, fill_table
+from experiments.tables.render import FORMATS, render_markdown
 from unified_lm.files import write_text
 
 USAGE = """\
@@ -30,7 +30,7 @@ Tables: {tables}. Written to outputs/tables/table-N.md, csv, tex, html and json.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class TableRequest:
     """A table, a scale, seeds, and settings for every run of it."""
 
     number: int
@@ -43,37 +43,40 @@ class Request:
         return read_definition(self.number, self.scale)
 
     @cached_property
-    def jobs(self) -> dict[str, Composition]:
+    def composed_models(self) -> dict[str, Composition]:
         """Each model of each row -> its command line, composed; the seeds are still to be given."""
         return {name: compose(line) for name, line in self.definition.command_lines(self.overrides).items()}
 
     @cached_property
-    def holes(self) -> dict[str, str]:
+    def unidentified_models(self) -> dict[str, str]:
         """Each model whose run cannot be named, as its data cannot be identified -> the reason."""
         found = {}
-        for name, job in self.jobs.items():
+        for name, job in self.composed_models.items():
             try:
                 identify(job)
             except UnknownData as error:
                 found[name] = str(error)
         return found
 
-    def runs(self) -> dict[str, list[Run]]:
-        """Each model of each row -> its run at each seed, found by composing and hashing, never by looking into
-        outputs/.
+    def identify_runs(self) -> dict[str, list[Run]]:
+        """Each model of each row -> its run at each seed, by composing and hashing only; outputs/ is not read.
 
-        Models that are the same science and the same suites at this scale share one run. A model of `holes` has none.
+        Models with the same science and suites at this scale share one run. `unidentified_models` have none.
         """
         found: dict[str, list[Run]] = {}
         first: dict[str, Run] = {}
         for name, model in self.definition.models.items():
             seeds = self.seeds[:1] if model.deterministic else self.seeds
-            made = [] if name in self.holes else [identify(self.jobs[name].with_seed(seed)) for seed in seeds]
+            made = (
+                []
+                if name in self.unidentified_models
+                else [identify(self.composed_models[name].with_seed(seed)) for seed in seeds]
+            )
             found[name] = [first.setdefault(run.request_digest, run) for run in made]
         return found
 
 
-def request(arguments: Sequence[str], command: str, what: str) -> Request | None:
+def parse_request(arguments: Sequence[str], command: str, what: str) -> TableRequest | None:
     """The request of a command line; None where help was asked for and printed.
 
     Raises `UsageError` for anything else than N and settings.
@@ -97,33 +100,33 @@ def request(arguments: Sequence[str], command: str, what: str) -> Request | None
         raise UsageError(f"seeds={seeds} is no list of whole numbers such as seeds=0,1,2")
     overrides = tuple(f"{name}={value}" for name, value in given.items())
     wanted = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
-    return Request(number=int(arguments[0]), scale=scale, seeds=wanted, overrides=overrides)
+    return TableRequest(number=int(arguments[0]), scale=scale, seeds=wanted, overrides=overrides)
 
 
-def table_of(asked: Request, runs: Mapping[str, Sequence[Run]]) -> Table:
+def fill_requested_table(asked: TableRequest, runs: Mapping[str, Sequence[Run]]) -> Table:
     """The table of a request from the records that exist now."""
-    made = {name: [made_of(run) for run in each] for name, each in runs.items()}
-    for name, reason in asked.holes.items():
-        command = asked.jobs[name].command
-        made[name] = [Made(seed=asked.seeds[0], run_id=name, command=command, record=None, reason=reason)]
-    return fill(asked.definition, made, asked.seeds)
+    made = {name: [find_run(run) for run in each] for name, each in runs.items()}
+    for name, reason in asked.unidentified_models.items():
+        command = asked.composed_models[name].command
+        made[name] = [RowRun(seed=asked.seeds[0], run_id=name, command=command, record=None, reason=reason)]
+    return fill_table(asked.definition, made, asked.seeds)
 
 
-def made_of(run: Run) -> Made:
+def find_run(run: Run) -> RowRun:
     record, stale, makers = read_own_record(run), (), ()
     if record is not None:
         stale = list_stale_suites(record, run.config)
         record = record.without_suites(stale)
-        makers = tuple(Maker.of(version) for version in record.list_code_versions())
+        makers = tuple(CodeFingerprint.from_version(version) for version in record.list_code_versions())
         if run.job.choices.get("scale") == REHEARSAL:
             record = replace(record, scores=tuple(replace(s, suite=unmark(s.suite)) for s in record.scores))
-    return Made(
+    return RowRun(
         seed=run.config["seed"],
         run_id=run.run_id,
         command=run.command,
         record=record,
         stale_suites=stale,
-        makers=makers,
+        fingerprints=makers,
     )
 
 
@@ -132,7 +135,7 @@ def unmark(suite: str) -> str:
     return suite.partition(" (")[0]
 
 
-def publish(table: Table) -> list[Path]:
+def write_table(table: Table) -> list[Path]:
     """Write every format; returns the paths."""
     paths = []
     for ending, render in FORMATS.items():
@@ -143,10 +146,10 @@ def publish(table: Table) -> list[Path]:
     return paths
 
 
-def tell(table: Table) -> int:
+def print_and_write_table(table: Table) -> int:
     """Print and write a table; exit code 1 where a cell is missing."""
-    paths = publish(table)
-    print(markdown(table))
+    paths = write_table(table)
+    print(render_markdown(table))
     print("written:", ", ".join(display_path(path) for path in paths))
     if table.missing:
         print(f"error: {len(table.missing)} of the table's runs are missing or incomplete:", file=sys.stderr)
@@ -157,8 +160,8 @@ def tell(table: Table) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = request(arguments, "table", "Renders table N from the records there are, and names what is missing.")
-    return 0 if asked is None else tell(table_of(asked, asked.runs()))
+    asked = parse_request(arguments, "table", "Renders table N from the records there are, and names what is missing.")
+    return 0 if asked is None else print_and_write_table(fill_requested_table(asked, asked.identify_runs()))
 
 
 if __name__ == "__main__":

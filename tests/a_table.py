@@ -8,7 +8,7 @@ from evals.score import Score
 from experiments.runs.provenance import Hardware
 from experiments.runs.record import RunRecord
 from experiments.tables.definition import Column, Definition, Row
-from experiments.tables.fill import Made, Table, fill
+from experiments.tables.fill import RowRun, Table, fill_table
 
 COLUMNS = (
     Column(key="found", label="retrieval", suite="s", task="find", metric="ndcg_at_10", better="higher", factor=100),
@@ -45,7 +45,7 @@ def record(**fields: Any) -> RunRecord:
     return RunRecord(**(known | empty | fields))
 
 
-def made(name: str, seed: int, found: float | None, ppl: float | None, **more: Any) -> Made:
+def made(name: str, seed: int, found: float | None, ppl: float | None, **more: Any) -> RowRun:
     scores = (
         [] if found is None else [score("find", "ndcg_at_10", found, readout="slot_0" if name == "ours" else "mean")]
     )
@@ -53,10 +53,10 @@ def made(name: str, seed: int, found: float | None, ppl: float | None, **more: A
     machine = Hardware(gpus=(), cores=2, cpu="a processor")
     run_id = f"{name}-s{seed}-0123456789"
     fields = {"run_id": run_id, "seed": seed, "scores": tuple(scores), "device_hours": 0.5, "hardware": machine}
-    return Made(seed=seed, run_id=run_id, command=f"make {run_id}", record=record(**(fields | more)))
+    return RowRun(seed=seed, run_id=run_id, command=f"make {run_id}", record=record(**(fields | more)))
 
 
-def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) -> dict[str, list[Made]]:
+def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) -> dict[str, list[RowRun]]:
     return {
         "base": [made("base", 0, 0.10, 40.0)],
         "ours": [made("ours", seed, (found or {}).get(seed, 0.5), 38.0) for seed in seeds],
@@ -65,10 +65,10 @@ def runs(seeds: Sequence[int] = (0,), found: Mapping[int, float] | None = None) 
 
 
 def table(**more: Any) -> Table:
-    return fill(replace(DEFINITION, **more), runs(), (0,))
+    return fill_table(replace(DEFINITION, **more), runs(), (0,))
 
 
 def lacking() -> Table:
     absent = runs()
     absent["ours"] = [replace(absent["ours"][0], record=None)]
-    return fill(DEFINITION, absent, (0,))
+    return fill_table(DEFINITION, absent, (0,))

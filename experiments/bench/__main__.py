@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from experiments.bench.measure import Line
-from experiments.bench.shown import plot, table
+from experiments.bench.measure import Comparison
+from experiments.bench.present import plot_comparisons, render_comparisons
 from experiments.config.command_line import cli_entry_point
 from experiments.config.errors import UsageError
 from experiments.config.paths import display_path, outputs_folder
@@ -36,10 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         return on_cuda(repeats)
     began, load = time.monotonic(), os.getloadavg()[0]
     found = []
-    for line in measured(only, size, repeats):
+    for line in measure_groups(only, size, repeats):
         found.append(line)
-        mark = {True: "ok  ", False: "MISS", None: "    "}[line.reached]
-        print(f"{mark} {line.what}: {line.ratio:.2f}x, memory {line.memory:.2f}x of {line.peer}", flush=True)
+        mark = {True: "ok  ", False: "MISS", None: "    "}[line.goals_reached]
+        print(f"{mark} {line.what}: {line.ratio:.2f}x, memory {line.memory_ratio:.2f}x of {line.peer}", flush=True)
     facts = {
         "hardware": asdict(describe_hardware()),
         "versions": package_versions(),
@@ -53,14 +53,14 @@ def main(arguments: Sequence[str]) -> int:
     name = device if size == 1 and set(only) == set(GROUPS) else f"{device}-{'-'.join(only)}-{size}"
     place = outputs_folder() / "bench" / name
     write_json(place.with_suffix(".json"), facts | {"lines": [line.to_dict() for line in found]})
-    write_text(place.with_suffix(".md"), table(found, facts))
-    plot(found, place.with_suffix(".svg"))
-    print(table(found, facts))
+    write_text(place.with_suffix(".md"), render_comparisons(found, facts))
+    plot_comparisons(found, place.with_suffix(".svg"))
+    print(render_comparisons(found, facts))
     print(f"written: {display_path(place)}.json, .md, .svg")
     return 0
 
 
-def measured(only: Sequence[str], size: int, repeats: int) -> Iterator[Line]:
+def measure_groups(only: Sequence[str], size: int, repeats: int) -> Iterator[Comparison]:
     import importlib
 
     import torch
@@ -70,8 +70,10 @@ def measured(only: Sequence[str], size: int, repeats: int) -> Iterator[Line]:
     torch.set_num_threads(1)
     material = Material(size=size)
     for group in only:
-        lines: Callable[[Material, int], Iterator[Line]] = importlib.import_module(f"experiments.bench.{group}").lines
-        yield from lines(material, repeats)
+        compare: Callable[[Material, int], Iterator[Comparison]] = getattr(
+            importlib.import_module(f"experiments.bench.{group}"), f"compare_{group}"
+        )
+        yield from compare(material, repeats)
 
 
 if __name__ == "__main__":

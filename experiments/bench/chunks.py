@@ -18,7 +18,7 @@ STEPS = 3
 ROWS = 24
 
 
-def measured(chunk_tokens: int) -> dict[str, float]:
+def measure_chunk_size(chunk_tokens: int) -> dict[str, float]:
     """Median tokens a second and peak resident memory of ULME steps over 24 rows, cut at `chunk_tokens`."""
     import torch
 
@@ -75,7 +75,7 @@ def measured(chunk_tokens: int) -> dict[str, float]:
     }
 
 
-def table(found: list[dict[str, float]]) -> str:
+def render_chunk_table(found: list[dict[str, float]]) -> str:
     """Ratios to the last (largest) size; memory above the loaded model is what a chunk decides."""
     last = found[-1]
     lines = [
@@ -98,11 +98,13 @@ def main(sizes: list[int]) -> None:
         command = [sys.executable, "-m", "experiments.bench.chunks", "--one", str(size)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
-    print(f"{int(found[0]['tokens'])} tokens a step, {ROWS} rows, median of {STEPS} steps\n\n{table(found)}")
+    print(
+        f"{int(found[0]['tokens'])} tokens a step, {ROWS} rows, median of {STEPS} steps\n\n{render_chunk_table(found)}"
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(measured(int(sys.argv[2]))))
+        print(json.dumps(measure_chunk_size(int(sys.argv[2]))))
     else:
         main([int(size) for size in sys.argv[1:]] or list(SIZES))

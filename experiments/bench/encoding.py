@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from experiments.bench.material import Material
-from experiments.bench.measure import Line, compared
+from experiments.bench.measure import Comparison, compare_costs
 from unified_lm.flops import linear_layers
 from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
@@ -26,19 +26,19 @@ GOALS = {"passages": 1.25, "long tail": 2.0, "queries": 1.0, "queries with an in
 INSTRUCTION = "Instruct: Given a description of a function, retrieve the code that does it.\nQuery:\n"
 
 
-def lines(material: Material, repeats: int) -> Iterator[Line]:
-    encoder, peer = material.encoder(material.ours(), BUDGET), material.peer()
+def compare_encoding(material: Material, repeats: int) -> Iterator[Comparison]:
+    encoder, peer = material.build_encoder(material.build_our_model(), BUDGET), material.build_peer()
     for name, texts in material.sets.items():
-        yield beside(peer, encoder, name, texts, "", repeats)
-    yield beside(peer, encoder, "queries with an instruction", material.sets["queries"], INSTRUCTION, repeats)
-    yield shared(encoder, material.sets["queries"], repeats)
-    yield bound(encoder, material.sets["passages"], repeats)
-    yield second(encoder, material.sets["passages"], repeats)
+        yield compare_encoders(peer, encoder, name, texts, "", repeats)
+    yield compare_encoders(peer, encoder, "queries with an instruction", material.sets["queries"], INSTRUCTION, repeats)
+    yield compare_prefix_cache(encoder, material.sets["queries"], repeats)
+    yield linear_layer_share(encoder, material.sets["passages"], repeats)
+    yield compare_embedding_store(encoder, material.sets["passages"], repeats)
 
 
-def beside(
+def compare_encoders(
     peer: SentenceTransformer, encoder: Encoder, name: str, texts: list[str], instruction: str, repeats: int
-) -> Line:
+) -> Comparison:
     """Ours against sentence-transformers; an instruction is its `prompt`, which its pooling leaves out as ours does."""
 
     def ours() -> np.ndarray:
@@ -50,18 +50,18 @@ def beside(
     cosine = float((ours() * theirs(32)).sum(1).min())
     if not cosine >= 0.99999:
         raise AssertionError(f"{name}: vectors differ from sentence-transformers' (cosine {cosine:.6f})")
-    return compared(
+    return compare_costs(
         f"encode {name}",
         ours,
         {f"sentence-transformers, batches of {size}": partial(theirs, size) for size in (8, 32)},
         parity=f"least cosine {cosine:.6f}",
         repeats=repeats,
         goal=GOALS.get(name),
-        note=described(encoder, texts, instruction),
+        note=describe_padding(encoder, texts, instruction),
     )
 
 
-def shared(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+def compare_prefix_cache(encoder: Encoder, texts: list[str], repeats: int) -> Comparison:
     """An instruction's keys and values computed once, against with every query."""
     ours, plain = (
         partial(which.encode, texts, side="query", instruction=INSTRUCTION)
@@ -70,24 +70,24 @@ def shared(encoder: Encoder, texts: list[str], repeats: int) -> Line:
     apart = float(abs(ours() - plain()).max())
     if not apart <= 1e-5:
         raise AssertionError(f"a shared instruction changes vectors by {apart:.1e}")
-    return compared(
+    return compare_costs(
         "queries with an instruction computed once",
         ours,
         {"computed with every query": plain},
         parity=f"vectors within {apart:.0e}",
         repeats=repeats,
         goal=1.0,
-        note=described(encoder, texts, INSTRUCTION),
+        note=describe_padding(encoder, texts, INSTRUCTION),
     )
 
 
-def described(encoder: Encoder, texts: list[str], instruction: str = "") -> str:
+def describe_padding(encoder: Encoder, texts: list[str], instruction: str = "") -> str:
     lengths = np.array([len(sequence) for sequence in encoder.build_sequences(texts, "query", instruction)])
     p50, p95 = np.percentile(lengths, [50, 95])
     return f"{len(texts)} texts, tokens: mean {lengths.mean():.0f}, p50 {p50:.0f}, p95 {p95:.0f}, max {lengths.max()}"
 
 
-def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+def linear_layer_share(encoder: Encoder, texts: list[str], repeats: int) -> Comparison:
     """The share of the time that the linear layers' products alone need, on as many rows: 1 is the limit."""
     tokens = sum(map(len, encoder.build_sequences(texts, "document")))
     layers = [layer.weight.detach() for layer in linear_layers(encoder.model)]
@@ -98,7 +98,7 @@ def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
             for weight in layers:
                 torch.mm(inputs[weight.shape[1]], weight.T)
 
-    return compared(
+    return compare_costs(
         "encode passages, of the products' time",
         lambda: encoder.encode(texts, side="document"),
         {"the linear layers' products alone": products},
@@ -108,7 +108,7 @@ def bound(encoder: Encoder, texts: list[str], repeats: int) -> Line:
     )
 
 
-def second(encoder: Encoder, texts: list[str], repeats: int) -> Line:
+def compare_embedding_store(encoder: Encoder, texts: list[str], repeats: int) -> Comparison:
     """Scoring the same corpus again, from the store."""
     with tempfile.TemporaryDirectory(prefix="bench_store_") as folder:
         kept = replace(encoder, store=EmbeddingStore(folder=Path(folder)))
@@ -116,7 +116,7 @@ def second(encoder: Encoder, texts: list[str], repeats: int) -> Line:
         same = bool((kept.encode(texts, side="document") == first).all())
         if not same:
             raise AssertionError("the store gave other vectors than were computed")
-        return compared(
+        return compare_costs(
             "a corpus again, from the store",
             lambda: kept.encode(texts, side="document"),
             {"computing it": lambda: encoder.encode(texts, side="document")},

@@ -15,7 +15,7 @@ from evals.embedding.suite import MtebSuite
 from evals.instructions import read_instructions
 from evals.score import Subject
 from experiments.bench.material import Material
-from experiments.bench.measure import Line, compared
+from experiments.bench.measure import Comparison, compare_costs
 from unified_lm.inference.embedder import DelegatingEmbedder
 from unified_lm.inference.encode import Encoder
 from unified_lm.inference.generate import BatchedGenerator
@@ -23,9 +23,9 @@ from unified_lm.inference.generate import BatchedGenerator
 BATCH = 8
 
 
-def lines(material: Material, repeats: int) -> Iterator[Line]:
-    yield retrieval(material, repeats)
-    yield likelihoods(material, repeats)
+def compare_harnesses(material: Material, repeats: int) -> Iterator[Comparison]:
+    yield compare_mteb_retrieval(material, repeats)
+    yield compare_log_likelihoods(material, repeats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class RecordingEmbedder(DelegatingEmbedder):
         return super().encode(texts, side=side, instruction=instruction)
 
 
-def retrieval(material: Material, repeats: int) -> Line:
+def compare_mteb_retrieval(material: Material, repeats: int) -> Comparison:
     """A task through mteb's own loop and our wrapper, against encoding its texts and nothing else."""
-    encoder = material.encoder(material.ours(), 1024)
+    encoder = material.build_encoder(material.build_our_model(), 1024)
     source = CodeRetrieval(groups=24 // material.size, group=6, queries=2)
     suite = MtebSuite(name="bench", sources=(source,), instructions=read_instructions("offline"))
 
@@ -56,7 +56,7 @@ def retrieval(material: Material, repeats: int) -> Line:
         for texts, side, instruction in recording.calls:
             encoder.encode(texts, side=side, instruction=instruction)
 
-    return compared(
+    return compare_costs(
         "a retrieval task through mteb (1 is no overhead)",
         lambda: scored(encoder),
         {"encoding its texts alone": bare},
@@ -66,14 +66,14 @@ def retrieval(material: Material, repeats: int) -> Line:
     )
 
 
-def likelihoods(material: Material, repeats: int) -> Line:
+def compare_log_likelihoods(material: Material, repeats: int) -> Comparison:
     """Log-likelihoods of answers: ours against lm-eval's own loop on the stock decoder."""
     from lm_eval.models.huggingface import HFLM
 
     rows = material.pairs[: 64 // material.size]
     encode = material.tokenizer.encode
     pairs = [(encode(row.query + "\n" + row.positive[:600]), encode(" " + row.answer)) for row in rows]
-    generator = BatchedGenerator(material.ours(), weights="bench")
+    generator = BatchedGenerator(material.build_our_model(), weights="bench")
     stock = copy.deepcopy(material.decoder)
     peers = {
         f"lm-eval, batches of {size}": HFLM(pretrained=stock, tokenizer=material.tokenizer, batch_size=size)
@@ -85,7 +85,7 @@ def likelihoods(material: Material, repeats: int) -> Line:
     worst = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
     if not worst <= 1e-4:
         raise AssertionError(f"log-likelihoods differ from lm-eval's by {worst:.1e}")
-    return compared(
+    return compare_costs(
         f"log-likelihoods of {len(pairs)} answers",
         lambda: generator.logprobs(pairs),
         {name: lambda peer=peer: peer._loglikelihood_tokens(requests, True) for name, peer in peers.items()},

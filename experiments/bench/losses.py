@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.bench.material import Material
-from experiments.bench.measure import Line, compared
+from experiments.bench.measure import Comparison, compare_costs
 from unified_lm.losses import head_cross_entropy, info_nce
 
 QUERIES, CANDIDATES, WIDTH = 4096, 8192, 256
 POSITIONS, VOCABULARY, LABELLED = 2048, 32_000, 0.25
 
 
-def lines(material: Material, repeats: int) -> Iterator[Line]:
+def compare_losses(material: Material, repeats: int) -> Iterator[Comparison]:
     draw = torch.Generator().manual_seed(0)
     size = material.size
     queries = torch.randn(QUERIES // size, WIDTH, generator=draw, requires_grad=True)
@@ -30,11 +30,11 @@ def lines(material: Material, repeats: int) -> Iterator[Line]:
     def tiled() -> Tensor:
         return info_nce(queries, candidates, targets, temperature=0.05)
 
-    yield compared(
+    yield compare_costs(
         f"InfoNCE {len(queries)} x {len(candidates)}",
-        backward(tiled),
-        {"the full matrix": backward(full)},
-        parity=equal(tiled, full, queries, candidates),
+        run_backward(tiled),
+        {"the full matrix": run_backward(full)},
+        parity=assert_equal_losses(tiled, full, queries, candidates),
         repeats=repeats,
         goal=1.0,
         memory_goal=0.25,
@@ -52,21 +52,21 @@ def lines(material: Material, repeats: int) -> Iterator[Line]:
         where = labels.ge(0).nonzero().squeeze(1)
         return head_cross_entropy(states[where], weight, labels[where])
 
-    yield compared(
+    yield compare_costs(
         f"head, {LABELLED:.0%} of {len(states)} positions labelled, V = {len(weight)}",
-        backward(labelled),
-        {"logits of every position": backward(everywhere)},
-        parity=equal(labelled, everywhere, states, weight),
+        run_backward(labelled),
+        {"logits of every position": run_backward(everywhere)},
+        parity=assert_equal_losses(labelled, everywhere, states, weight),
         repeats=repeats,
         goal=1 / 0.35,
     )
 
 
-def backward(loss: Callable[[], Tensor]) -> Callable[[], None]:
+def run_backward(loss: Callable[[], Tensor]) -> Callable[[], None]:
     return lambda: loss().backward()
 
 
-def equal(ours: Callable[[], Tensor], plain: Callable[[], Tensor], *inputs: Tensor) -> str:
+def assert_equal_losses(ours: Callable[[], Tensor], plain: Callable[[], Tensor], *inputs: Tensor) -> str:
     """Largest relative difference of value and gradients. Raises AssertionError beyond 1e-4."""
     found, wanted = ours(), plain()
     pairs = zip(torch.autograd.grad(found, inputs), torch.autograd.grad(wanted, inputs), strict=True)

@@ -64,11 +64,11 @@ class Material:
             torch.manual_seed(0)
             return LlamaForCausalLM(config).eval()
 
-    def ours(self) -> UnifiedLM:
+    def build_our_model(self) -> UnifiedLM:
         """The decoder on packs, its weights its own."""
         return UnifiedLM(copy.deepcopy(self.decoder), self.tokenizer)
 
-    def form(self, slots: int = 0) -> Format:
+    def build_format(self, slots: int = 0) -> Format:
         return Format(
             template=PLAIN,
             tokenizer=self.tokenizer,
@@ -79,10 +79,10 @@ class Material:
             document_length=LONGEST,
         )
 
-    def encoder(self, model: UnifiedLM, budget: int, **options: Any) -> Encoder:
-        return Encoder(model=model, format=self.form(), readout="mean", budget=budget, **options)
+    def build_encoder(self, model: UnifiedLM, budget: int, **options: Any) -> Encoder:
+        return Encoder(model=model, format=self.build_format(), readout="mean", budget=budget, **options)
 
-    def peer(self) -> SentenceTransformer:
+    def build_peer(self) -> SentenceTransformer:
         """sentence-transformers over a copy of the decoder: mean pooling of the text, unit vectors, right padding.
 
         Right padding is its best case: under causal attention it needs no position ids of its own. The chat template is

@@ -16,7 +16,7 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class MeasuredCost:
     """Medians over repeats: processor seconds of the whole process, wall seconds, and MiB above what it held before."""
 
     cpu_s: float
@@ -26,7 +26,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Comparison:
     """One comparison. `ratio` is peer over ours in processor time; `memory`: ours over the peer's peak.
 
     `goal` and `memory_goal` bound them from below and from above (None: no goal). `parity`: what was asserted equal
@@ -36,8 +36,8 @@ class Line:
     what: str
     peer: str
     parity: str
-    ours: Cost
-    theirs: Cost
+    ours: MeasuredCost
+    theirs: MeasuredCost
     goal: float | None = None
     memory_goal: float | None = None
     note: str = ""
@@ -47,61 +47,61 @@ class Line:
         return self.theirs.cpu_s / self.ours.cpu_s
 
     @property
-    def memory(self) -> float:
+    def memory_ratio(self) -> float:
         return self.ours.peak_mib / max(self.theirs.peak_mib, 1e-9)
 
     @property
-    def reached(self) -> bool | None:
+    def goals_reached(self) -> bool | None:
         if self.goal is None:
             return None
-        return self.ratio >= self.goal and (self.memory_goal is None or self.memory <= self.memory_goal)
+        return self.ratio >= self.goal and (self.memory_goal is None or self.memory_ratio <= self.memory_goal)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio, "memory": self.memory, "reached": self.reached}
+        return asdict(self) | {"ratio": self.ratio, "memory": self.memory_ratio, "reached": self.goals_reached}
 
 
-def once(run: Callable[[], Any]) -> Cost:
+def measure_call(run: Callable[[], Any]) -> MeasuredCost:
     """One timed call. The peak is Linux's high-water mark of resident memory, set back before the call."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back, or it would hide what the call needs
     RESET.write_text("5")
-    before = resident("VmRSS")
+    before = read_resident_memory("VmRSS")
     cpu, wall = time.process_time(), time.perf_counter()
     run()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Cost(cpu_s=cpu, wall_s=wall, peak_mib=max(0.0, resident("VmHWM") - before), repeats=1)
+    return MeasuredCost(cpu_s=cpu, wall_s=wall, peak_mib=max(0.0, read_resident_memory("VmHWM") - before), repeats=1)
 
 
-def resident(field: str) -> float:
+def read_resident_memory(field: str) -> float:
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
     return int(line.split()[1]) / 1024
 
 
-def interleaved(
+def measure_in_turn(
     ours: Callable[[], Any], peers: Mapping[str, Callable[[], Any]], repeats: int
-) -> tuple[Cost, dict[str, Cost]]:
+) -> tuple[MeasuredCost, dict[str, MeasuredCost]]:
     """Medians of ours and of every setting of the peer; each round runs all in turn.
 
     Of three rounds the median leaves a cold first one out. A setting that was `HOPELESS` times slower than the fastest
     in the first round is not run again: it could not become the one that ours is compared with.
     """
-    mine: list[Cost] = []
-    rounds: dict[str, list[Cost]] = {name: [] for name in peers}
+    mine: list[MeasuredCost] = []
+    rounds: dict[str, list[MeasuredCost]] = {name: [] for name in peers}
     for number in range(repeats):
-        mine.append(once(ours))
+        mine.append(measure_call(ours))
         best = min((costs[0].cpu_s for costs in rounds.values() if costs), default=0.0)
         for name, run in peers.items():
             if not number or rounds[name][0].cpu_s <= HOPELESS * best:
-                rounds[name].append(once(run))
-    return median(mine), {name: median(costs) for name, costs in rounds.items()}
+                rounds[name].append(measure_call(run))
+    return take_medians(mine), {name: take_medians(costs) for name, costs in rounds.items()}
 
 
-def median(costs: list[Cost]) -> Cost:
+def take_medians(costs: list[MeasuredCost]) -> MeasuredCost:
     names = ("cpu_s", "wall_s", "peak_mib")
     return replace(costs[0], **{n: statistics.median(getattr(c, n) for c in costs) for n in names}, repeats=len(costs))
 
 
-def compared(
+def compare_costs(
     what: str,
     ours: Callable[[], Any],
     peers: Mapping[str, Callable[[], Any]],
@@ -111,12 +111,12 @@ def compared(
     goal: float | None = None,
     memory_goal: float | None = None,
     note: str = "",
-) -> Line:
+) -> Comparison:
     """Ours against the fastest of the peer's settings."""
-    mine, costs = interleaved(ours, peers, repeats)
+    mine, costs = measure_in_turn(ours, peers, repeats)
     best = min(peers, key=lambda name: costs[name].cpu_s)
     others = [f"{name}: {costs[name].cpu_s:.2f} s, {costs[name].peak_mib:.0f} MiB" for name in peers if name != best]
-    return Line(
+    return Comparison(
         what=what,
         peer=best,
         parity=parity,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.bench.material import Material
-from experiments.bench.measure import Line, compared
+from experiments.bench.measure import Comparison, compare_costs
 from unified_lm.data.rows import TrainingRow
 from unified_lm.methods.contrastive import Contrastive
 from unified_lm.methods.ulme import Ulme
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 PAIRS, TRIPLES, SLOTS, BUDGET, TEMPERATURE = 32, 16, 8, 1024, 0.05
 
 
-def lines(material: Material, repeats: int) -> Iterator[Line]:
-    yield contrastive(material, repeats)
-    yield unified(material, repeats)
+def compare_training(material: Material, repeats: int) -> Iterator[Comparison]:
+    yield compare_contrastive_step(material, repeats)
+    yield compare_unified_step(material, repeats)
 
 
-def distinct(rows: list[TrainingRow], count: int) -> list[TrainingRow]:
+def take_distinct_rows(rows: list[TrainingRow], count: int) -> list[TrainingRow]:
     """The first rows whose texts all differ: the peer masks no duplicates."""
     seen: set[str] = set()
     chosen = []
@@ -43,7 +43,7 @@ def distinct(rows: list[TrainingRow], count: int) -> list[TrainingRow]:
     return chosen[:count]
 
 
-def step(
+def compute_gradient(
     model: UnifiedLM,
     method: Contrastive | Ulme,
     form: Format,
@@ -60,24 +60,24 @@ def step(
     )
 
 
-def gradient(model: nn.Module) -> Tensor:
+def flatten_gradient(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def relative_distance(a: Tensor, b: Tensor) -> float:
     """Distance of two gradients relative to the second one's norm."""
     return float((a - b).norm() / b.norm())
 
 
-def same(ours: float, theirs: float, a: Tensor, b: Tensor) -> str:
+def assert_same_gradient(ours: float, theirs: float, a: Tensor, b: Tensor) -> str:
     """Raises AssertionError where loss or gradient differ by more than 1e-4 of their size."""
-    loss, grad = abs(ours - theirs) / abs(theirs), apart(a, b)
+    loss, grad = abs(ours - theirs) / abs(theirs), relative_distance(a, b)
     if not (loss <= 1e-4 and grad <= 1e-4):
         raise AssertionError(f"the steps differ: loss {ours} and {theirs}, gradient by {grad:.1e}")
     return f"loss {theirs:.5f} within {loss:.0e}, gradient within {grad:.0e}"
 
 
-def cached(peer: SentenceTransformer, sides: list[list[str]], **options: int) -> Callable[[], float]:
+def compute_peer_gradient(peer: SentenceTransformer, sides: list[list[str]], **options: int) -> Callable[[], float]:
     """sentence-transformers' cached loss and its gradient, text in."""
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
@@ -95,53 +95,55 @@ def cached(peer: SentenceTransformer, sides: list[list[str]], **options: int) ->
     return run
 
 
-def contrastive(material: Material, repeats: int) -> Line:
-    rows = distinct(material.pairs, PAIRS // material.size)
-    model, form = material.ours(), material.form()
+def compare_contrastive_step(material: Material, repeats: int) -> Comparison:
+    rows = take_distinct_rows(material.pairs, PAIRS // material.size)
+    model, form = material.build_our_model(), material.build_format()
     method = Contrastive(temperature=TEMPERATURE, symmetric=False, readout="mean")
-    peer = material.peer()
+    peer = material.build_peer()
     sides = [[row.query for row in rows], [row.positive for row in rows]]
     peers = {
-        "CachedMultipleNegativesRankingLoss, batches of 8": cached(peer, sides, mini_batch_size=8),
-        f"CachedMultipleNegativesRankingLoss, {BUDGET} tokens": cached(peer, sides, mini_batch_num_tokens=BUDGET),
+        "CachedMultipleNegativesRankingLoss, batches of 8": compute_peer_gradient(peer, sides, mini_batch_size=8),
+        f"CachedMultipleNegativesRankingLoss, {BUDGET} tokens": compute_peer_gradient(
+            peer, sides, mini_batch_num_tokens=BUDGET
+        ),
     }
-    found = step(model, method, form, rows, BUDGET)["contrastive"]
+    found = compute_gradient(model, method, form, rows, BUDGET)["contrastive"]
     wanted = next(iter(peers.values()))()
-    body = gradient(model.backbone.base_model)
-    return compared(
+    body = flatten_gradient(model.backbone.base_model)
+    return compare_costs(
         f"cached contrastive step, {len(rows)} pairs",
-        lambda: step(model, method, form, rows, BUDGET),
+        lambda: compute_gradient(model, method, form, rows, BUDGET),
         peers,
-        parity=same(found, wanted, body, gradient(peer)),
+        parity=assert_same_gradient(found, wanted, body, flatten_gradient(peer)),
         repeats=repeats,
         goal=1.8,
         memory_goal=0.5,
     )
 
 
-def unified(material: Material, repeats: int) -> Line:
-    rows = distinct([row for row in material.pairs if row.answer], TRIPLES // material.size)
+def compare_unified_step(material: Material, repeats: int) -> Comparison:
+    rows = take_distinct_rows([row for row in material.pairs if row.answer], TRIPLES // material.size)
     model = UnifiedLM(copy.deepcopy(material.decoder), material.tokenizer, slots=SLOTS)
     peer = UnifiedLM(copy.deepcopy(material.decoder), material.tokenizer, slots=SLOTS)
-    form = material.form(SLOTS)
+    form = material.build_format(SLOTS)
     method = Ulme(
         slots=SLOTS, temperature=TEMPERATURE, semantic_weight=1.0, generative_weight=1.0, predictive_weight=0.3,
         target="mean", stop_gradient=True,
     )  # fmt: skip
-    terms = step(model, method, form, rows, 10**9)
+    terms = compute_gradient(model, method, form, rows, 10**9)
     found = sum(method.weights[name] * value for name, value in terms.items())
-    wanted = three_forwards(peer, method, form, rows)
-    return compared(
+    wanted = run_three_forwards(peer, method, form, rows)
+    return compare_costs(
         f"unified step, {len(rows)} rows of query, {SLOTS} slots, answer and document",
-        lambda: step(model, method, form, rows, 10**9),
-        {"three padded forwards": lambda: three_forwards(peer, method, form, rows)},
-        parity=same(found, wanted, gradient(model), gradient(peer)),
+        lambda: compute_gradient(model, method, form, rows, 10**9),
+        {"three padded forwards": lambda: run_three_forwards(peer, method, form, rows)},
+        parity=assert_same_gradient(found, wanted, flatten_gradient(model), flatten_gradient(peer)),
         repeats=repeats,
         goal=2.5,
     )
 
 
-def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[TrainingRow]) -> float:
+def run_three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[TrainingRow]) -> float:
     """The same objective as published code computes it: queries, answers and documents apart, padded, all logits."""
     model.zero_grad(set_to_none=True)
     queries = form.query_sequences([row.query for row in rows])
@@ -149,7 +151,7 @@ def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Trai
     documents = form.document_sequences([row.positive for row in rows])
     device = model.device
     at = torch.arange(len(rows), device=device)
-    asked, told, read = (padded(model, sequences) for sequences in (queries, answered, documents))
+    asked, told, read = (forward_padded(model, sequences) for sequences in (queries, answered, documents))
     first = torch.tensor([s.spans["slots"][0] for s in queries])
     semantic = F.normalize(asked[at, first].float(), dim=1)
     positives = F.normalize(read[at, torch.tensor([s.spans["slots"][0] for s in documents])].float(), dim=1)
@@ -169,7 +171,7 @@ def three_forwards(model: UnifiedLM, method: Ulme, form: Format, rows: list[Trai
     return float(loss.detach())
 
 
-def padded(model: UnifiedLM, sequences: list[Sequence]) -> Tensor:
+def forward_padded(model: UnifiedLM, sequences: list[Sequence]) -> Tensor:
     """States [n, longest, d] of sequences padded on the right, through transformers' own sdpa attention and mask."""
     longest = max(map(len, sequences))
     tokens = torch.full((len(sequences), longest), model.tokenizer.pad_token_id, device=model.device)

@@ -1,33 +1,38 @@
-"""Who made a number: the code and the libraries, compared by what they compute and not by their commits."""
+"""Compare the code versions of runs by what the code computes, not by commit."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from experiments.runs.provenance import CodeVersion
 
-APART = frozenset({"hydra-core", "omegaconf", "wandb"})  # libraries that no number passes through
+IRRELEVANT_LIBRARIES = frozenset({"hydra-core", "omegaconf", "wandb"})  # libraries that no number passes through
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maker:
-    """Equal makers compute alike. `code`: a digest of what the code computes, or its commit where none is known."""
+class CodeFingerprint:
+    """Code and libraries of a run; equal fingerprints compute alike.
+
+    `code`: digest of the source that computes, or the commit if no digest is known.
+    """
 
     code: str
     libraries: frozenset[tuple[str, str]]
     commit: str = field(compare=False)
 
     @classmethod
-    def of(cls, version: CodeVersion) -> "Maker":
-        """The maker that a record names."""
+    def from_version(cls, version: CodeVersion) -> "CodeFingerprint":
+        """The fingerprint of a record's code version."""
         changed = " with changes" if version.dirty else ""
         commit = f"commit {version.commit[:7]}{changed}" if version.commit else "an unknown commit"
-        libraries = frozenset((name, number) for name, number in version.versions.items() if name not in APART)
+        libraries = frozenset(
+            (name, number) for name, number in version.versions.items() if name not in IRRELEVANT_LIBRARIES
+        )
         return cls(code=version.code or commit, libraries=libraries, commit=commit)
 
 
-def several(makers: Iterable[tuple[int, Maker]]) -> str:
-    """Which seed was made by which of several makers, and where their libraries differ; "" where one made them all."""
-    seeds: dict[Maker, set[int]] = {}
+def describe_version_differences(makers: Iterable[tuple[int, CodeFingerprint]]) -> str:
+    """Which seeds ran with which code version, and which libraries differ; "" if there is one version."""
+    seeds: dict[CodeFingerprint, set[int]] = {}
     for seed, maker in makers:
         seeds.setdefault(maker, set()).add(seed)
     if len(seeds) < 2:
@@ -36,9 +41,9 @@ def several(makers: Iterable[tuple[int, Maker]]) -> str:
     parts = []
     for maker, own in seeds.items():
         libraries = ", ".join(" ".join(one) for one in sorted(maker.libraries - shared))
-        parts.append(f"{named(own)} by {maker.commit}{f' ({libraries})' if libraries else ''}")
-    return f"runs of different versions: {'; '.join(parts)}"
+        parts.append(f"{name_seeds(own)} at {maker.commit}{f' ({libraries})' if libraries else ''}")
+    return f"seeds ran with different code versions: {'; '.join(parts)}"
 
 
-def named(seeds: Collection[int]) -> str:
+def name_seeds(seeds: Collection[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"

@@ -6,17 +6,17 @@ from typing import Any
 
 from experiments.config.errors import UsageError, first_line
 from experiments.runs.record import RunRecord
-from experiments.tables.cells import Cell, Measure
-from experiments.tables.claims import Verdict, judged
-from experiments.tables.code_versions import Maker
+from experiments.tables.cells import Cell, RunScore
+from experiments.tables.claims import Verdict, judge_claim
+from experiments.tables.code_versions import CodeFingerprint
 from experiments.tables.definition import Column, Definition, Model, Row
 
 NO_READOUT = ("", "none", "n/a")
-HOW_FAR = {"started": "the run is not trained to its end", "trained": "the run is not scored to its end"}
+UNFINISHED_REASONS = {"started": "the run is not trained to its end", "trained": "the run is not scored to its end"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class RowRun:
     """A run that a row needs: its record, or the command that makes it, with the `reason` where that cannot be."""
 
     seed: int
@@ -25,15 +25,15 @@ class Made:
     record: RunRecord | None
     reason: str = "no run"
     stale_suites: tuple[str, ...] = ()  # scored with other settings than the row asks for
-    makers: tuple[Maker, ...] = ()
+    fingerprints: tuple[CodeFingerprint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class TableLine:
     """A printed row: the rows whose runs are one and the same stand in one line."""
 
     rows: tuple[Row, ...]
-    runs: tuple[Made, ...]  # of both models, where the row is two
+    runs: tuple[RowRun, ...]  # of both models, where the row is two
     cells: tuple[Cell, ...]
 
     @property
@@ -64,16 +64,16 @@ class Table:
 
     definition: Definition
     seeds: tuple[int, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     verdicts: tuple[Verdict, ...]
     missing: tuple[tuple[str, str], ...]
 
 
-def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequence[int]) -> Table:
+def fill_table(definition: Definition, runs: Mapping[str, Sequence[RowRun]], seeds: Sequence[int]) -> Table:
     """Pure: the table of a definition and, for each model of each row, the runs that it needs."""
     cells = {
         row.key: tuple(
-            cell(definition, row, column, runs.get(row.source(column.key), ())) for column in definition.columns
+            fill_cell(definition, row, column, runs.get(row.source(column.key), ())) for column in definition.columns
         )
         for row in definition.rows
     }
@@ -83,27 +83,27 @@ def fill(definition: Definition, runs: Mapping[str, Sequence[Made]], seeds: Sequ
     return Table(
         definition=definition,
         seeds=tuple(seeds),
-        lines=lines(definition, runs, cells),
-        verdicts=tuple(judged(claim, by_place) for claim in definition.claims),
-        missing=missing(definition, runs, cells),
+        lines=merge_identical_rows(definition, runs, cells),
+        verdicts=tuple(judge_claim(claim, by_place) for claim in definition.claims),
+        missing=list_missing_runs(definition, runs, cells),
     )
 
 
-def cell(definition: Definition, row: Row, column: Column, runs: Sequence[Made]) -> Cell:
+def fill_cell(definition: Definition, row: Row, column: Column, runs: Sequence[RowRun]) -> Cell:
     reported = definition.reported.get(row.key, {}).get(column.key)
     if row.experiment is None or column.key in row.undefined:
-        return Cell(reported=reported, ours=(), defined=False)
+        return Cell(reported=reported, ours=(), is_defined=False)
     model = row.models[row.source(column.key)]
-    found = [(made, measure(made, model, column)) for made in runs]
+    found = [(made, read_run_score(made, model, column)) for made in runs]
     return Cell(
         reported=reported,
         ours=tuple(one for _, one in found if one is not None),
-        defined=True,
-        lacking=tuple((made.seed, why(made, column)) for made, one in found if one is None),
+        is_defined=True,
+        missing_seeds=tuple((made.seed, explain_missing_score(made, column)) for made, one in found if one is None),
     )
 
 
-def why(made: Made, column: Column) -> str:
+def explain_missing_score(made: RowRun, column: Column) -> str:
     """The reason for which a run has no score for a column: what the suite said, else how far the run came."""
     record = made.record
     if record is None:
@@ -116,8 +116,8 @@ def why(made: Made, column: Column) -> str:
     said = record.skipped.get(column.suite, {}).get(column.task)
     if said:
         return f"{column.task} has no score: {said}"
-    if record.status in HOW_FAR:
-        return HOW_FAR[record.status]
+    if record.status in UNFINISHED_REASONS:
+        return UNFINISHED_REASONS[record.status]
     if record.status != "finished":
         return f"run {record.status}{': ' + first_line(record.error) if record.error else ''}"
     suite = [score for score in record.scores if score.suite == column.suite]
@@ -131,7 +131,7 @@ def why(made: Made, column: Column) -> str:
     return f"{column.task} was scored elsewhere only ({'; '.join(places)})"
 
 
-def measure(made: Made, model: Model, column: Column) -> Measure | None:
+def read_run_score(made: RowRun, model: Model, column: Column) -> RunScore | None:
     """The score of a run that a column asks for.
 
     Raises `UsageError` where more than one fits: the definition must then name subset or read-out.
@@ -155,19 +155,19 @@ def measure(made: Made, model: Model, column: Column) -> Measure | None:
             f"{made.run_id}: several scores of {column.task}/{column.metric} ({'; '.join(found)}); name one"
         )
     score = fitting[0]
-    return Measure(
+    return RunScore(
         seed=made.seed,
         value=score.value,
         factor=column.factor,
         n=score.n,
         unit=score.unit,
-        makers=made.makers,
+        fingerprints=made.fingerprints,
     )
 
 
-def lines(
-    definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
-) -> tuple[Line, ...]:
+def merge_identical_rows(
+    definition: Definition, runs: Mapping[str, Sequence[RowRun]], cells: Mapping[str, tuple[Cell, ...]]
+) -> tuple[TableLine, ...]:
     """Rows in their order, those with identical runs, read-outs and reported numbers at the place of the first."""
     groups: dict[Any, list[Row]] = {}
     for row in definition.rows:
@@ -178,7 +178,7 @@ def lines(
         split = row.also and row.also.columns
         groups.setdefault((read, split, row.undefined, published), []).append(row)
     return tuple(
-        Line(
+        TableLine(
             rows=tuple(group),
             runs=tuple(made for name in group[0].models for made in runs[name]),
             cells=cells[group[0].key],
@@ -187,8 +187,8 @@ def lines(
     )
 
 
-def missing(
-    definition: Definition, runs: Mapping[str, Sequence[Made]], cells: Mapping[str, tuple[Cell, ...]]
+def list_missing_runs(
+    definition: Definition, runs: Mapping[str, Sequence[RowRun]], cells: Mapping[str, tuple[Cell, ...]]
 ) -> tuple[tuple[str, str], ...]:
     lacking = []
     for row in definition.rows:
@@ -196,7 +196,7 @@ def missing(
             wanted = [
                 (column.label, {one.seed for one in found.ours})
                 for column, found in zip(definition.columns, cells[row.key], strict=True)
-                if found.defined and row.source(column.key) == name
+                if found.is_defined and row.source(column.key) == name
             ]
             for made in runs[name]:
                 columns = [label for label, seeds in wanted if made.seed not in seeds]

@@ -8,39 +8,41 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.tables.definition import Column
-from experiments.tables.fill import Line, Table
+from experiments.tables.fill import Table, TableLine
 from experiments.tables.text import (
     MISSING,
-    about,
-    body,
-    explained,
-    footnotes,
-    header,
-    legend,
-    numbered,
-    remarks,
-    title,
-    verdict,
+    describe_table,
+    explain_origin,
+    format_verdict,
+    legend_of_origins,
+    list_footnotes,
+    list_remarks,
+    number_footnotes,
+    table_body,
+    table_header,
+    table_title,
 )
 
 
-def markdown(table: Table) -> str:
-    rows = [header(table), *body(table)]
+def render_markdown(table: Table) -> str:
+    rows = [table_header(table), *table_body(table)]
     rule = "|".join(["---", "---", *("---:" for _ in rows[0][2:])])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, f"|{rule}|")
-    parts = [f"# {title(table)}", about(table), "\n".join(lines)]
-    if footnotes(table):
-        parts.append("\n".join(f"- {note}" for note in numbered(table)))
+    parts = [f"# {table_title(table)}", describe_table(table), "\n".join(lines)]
+    if list_footnotes(table):
+        parts.append("\n".join(f"- {note}" for note in number_footnotes(table)))
     if table.verdicts:
-        parts.append("Claims\n\n" + "\n".join(f"- {verdict(one)}" for one in table.verdicts))
-    parts.append("\n".join(f"- {remark}" for remark in remarks(table)))
+        parts.append(
+            "Claims\n\n" + "\n".join(f"- {format_verdict(one, table.definition.number)}" for one in table.verdicts)
+        )
+    parts.append("\n".join(f"- {remark}" for remark in list_remarks(table)))
     if table.missing:
         parts.append("Missing\n\n" + "\n".join(f"- {what}: `{command}`" for what, command in table.missing))
     return "\n\n".join(parts) + "\n"
 
 
-def comma_separated(table: Table) -> str:
+def render_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = (
@@ -64,22 +66,30 @@ def comma_separated(table: Table) -> str:
     for line in table.lines:
         for cell, column in zip(line.cells, table.definition.columns, strict=True):
             place = (table.definition.number, table.definition.scale, line.label, line.readout, column.key)
-            mean = MISSING if cell.mean is None and cell.defined else cell.mean
+            mean = MISSING if cell.mean is None and cell.is_defined else cell.mean
             known = cell.reported
             told = ("", "", "") if known is None else (known.value, known.origin, known.source)
-            reasons = "; ".join(cell.reasons)
-            measured = (mean, cell.interval, cell.difference, len(cell.ours), cell.defined, reasons, cell.versions)
+            reasons = "; ".join(cell.missing_reasons)
+            measured = (
+                mean,
+                cell.interval,
+                cell.difference,
+                len(cell.ours),
+                cell.is_defined,
+                reasons,
+                cell.version_differences,
+            )
             writer.writerow((*place, *told, *measured))
     return out.getvalue()
 
 
-def latex(table: Table) -> str:
-    rows = [" & ".join(map(escaped, row)) + r" \\" for row in [header(table), *body(table, "+-")]]
-    columns = "ll" + "r" * (len(header(table)) - 2)
+def render_latex(table: Table) -> str:
+    rows = [" & ".join(map(escape_latex, row)) + r" \\" for row in [table_header(table), *table_body(table, "+-")]]
+    columns = "ll" + "r" * (len(table_header(table)) - 2)
     lines = [
-        f"% {about(table)}",
+        f"% {describe_table(table)}",
         r"\begin{table}",
-        rf"\caption{{{escaped(title(table))}. {escaped(about(table))}}}",
+        rf"\caption{{{escape_latex(table_title(table))}. {escape_latex(describe_table(table))}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\hline",
         rows[0],
@@ -87,21 +97,21 @@ def latex(table: Table) -> str:
         *rows[1:],
         r"\hline",
         r"\end{tabular}",
-        *(rf"\par {escaped(said)}" for said in (*explained(table), *numbered(table))),
+        *(rf"\par {escape_latex(said)}" for said in (*explain_origin(table), *number_footnotes(table))),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
 
 
-LATEX = {
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "†": r"\dag{}", "‡": r"\ddag{}", "→": r"$\rightarrow$", "±": r"$\pm$", "–": "--", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
 
 
-def escaped(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text).replace("+-", r"$\pm$")
+def escape_latex(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text).replace("+-", r"$\pm$")
 
 
 STYLE = (
@@ -113,17 +123,20 @@ STYLE = (
 )
 
 
-def fragment(table: Table) -> str:
-    """The table as a piece of a page."""
+def render_html_fragment(table: Table) -> str:
+    """The table as an HTML fragment, for a page of its own or the report."""
     e = html.escape
-    head = "".join(f"<th>{e(name)}</th>" for name in header(table))
-    rows = "".join("<tr>" + "".join(f"<td>{e(value)}</td>" for value in row) + "</tr>" for row in body(table))
-    claims = "".join(f'<li class="{e(one.verdict.split()[0])}">{e(verdict(one))}</li>' for one in table.verdicts)
-    cells = "".join(f"<li>{e(note)}</li>" for note in numbered(table))
-    notes = "".join(f"<li>{e(remark)}</li>" for remark in remarks(table))
+    head = "".join(f"<th>{e(name)}</th>" for name in table_header(table))
+    rows = "".join("<tr>" + "".join(f"<td>{e(value)}</td>" for value in row) + "</tr>" for row in table_body(table))
+    claims = "".join(
+        f'<li class="{e(one.verdict.split()[0])}">{e(format_verdict(one, table.definition.number))}</li>'
+        for one in table.verdicts
+    )
+    cells = "".join(f"<li>{e(note)}</li>" for note in number_footnotes(table))
+    notes = "".join(f"<li>{e(remark)}</li>" for remark in list_remarks(table))
     lacking = "".join(f"<li>{e(what)}: <code>{e(command)}</code></li>" for what, command in table.missing)
     return (
-        f"<h2>{e(title(table))}</h2><p class=scale>{e(about(table))}</p>"
+        f"<h2>{e(table_title(table))}</h2><p class=scale>{e(describe_table(table))}</p>"
         f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         + (f"<ul>{cells}</ul>" if cells else "")
         + (f"<h3>Claims</h3><ul>{claims}</ul>" if claims else "")
@@ -132,23 +145,23 @@ def fragment(table: Table) -> str:
     )
 
 
-def page(table: Table) -> str:
-    name = html.escape(title(table))
+def render_html_page(table: Table) -> str:
+    name = html.escape(table_title(table))
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{name}</title><style>{STYLE}</style>"
-    return f"{head}<body>{fragment(table)}</body></html>\n"
+    return f"{head}<body>{render_html_fragment(table)}</body></html>\n"
 
 
-def plain(table: Table) -> dict[str, Any]:
-    """The table as JSON values: shown units, one list of cells a row."""
+def table_to_dict(table: Table) -> dict[str, Any]:
+    """The table as JSON values: the columns' printed units, one list of cells per row."""
     definition = table.definition
     return {
         "table": definition.number,
         "title": definition.title,
         "scale": definition.scale,
         "comparable": definition.comparable,
-        "about": about(table),
+        "about": describe_table(table),
         "source": definition.source,
-        "legend": [{"mark": mark, "meaning": meant} for mark, meant in legend(table)],
+        "legend": [{"mark": mark, "meaning": meant} for mark, meant in legend_of_origins(table)],
         "seeds": list(table.seeds),
         "complete": not table.missing,
         "columns": [
@@ -171,7 +184,7 @@ def plain(table: Table) -> dict[str, Any]:
     }
 
 
-def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
+def row_values(line: TableLine, columns: tuple[Column, ...]) -> dict[str, Any]:
     return {
         "rows": [row.key for row in line.rows],
         "label": line.label,
@@ -189,10 +202,10 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
                 "interval": cell.interval,
                 "difference": cell.difference,
                 "n": len(cell.ours),
-                "defined": cell.defined,
-                "versions": cell.versions or None,
-                "lacking": [{"seed": seed, "reason": reason} for seed, reason in cell.lacking],
-                "values": [one.shown for one in cell.ours],
+                "defined": cell.is_defined,
+                "versions": cell.version_differences or None,
+                "lacking": [{"seed": seed, "reason": reason} for seed, reason in cell.missing_seeds],
+                "values": [one.shown_value for one in cell.ours],
             }
             for cell, column in zip(line.cells, columns, strict=True)
         },
@@ -200,9 +213,9 @@ def row_values(line: Line, columns: tuple[Column, ...]) -> dict[str, Any]:
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
-    "md": markdown,
-    "csv": comma_separated,
-    "tex": latex,
-    "html": page,
-    "json": lambda table: json.dumps(plain(table), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    "md": render_markdown,
+    "csv": render_csv,
+    "tex": render_latex,
+    "html": render_html_page,
+    "json": lambda table: json.dumps(table_to_dict(table), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
 }

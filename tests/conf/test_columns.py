@@ -11,7 +11,7 @@ from evals.generation.suite import LmEvalSuite, select_metrics
 from experiments.config.build import instantiate_node
 from experiments.config.compose import compose
 from experiments.tables import definition
-from experiments.tables.fill import Made, measure
+from experiments.tables.fill import RowRun, read_run_score
 from tests.a_table import record, score
 
 PAPER = [number for number in definition.list_tables() if number != 15]
@@ -54,5 +54,7 @@ def test_a_finished_run_fills_every_column(number: int) -> None:
             for task, metric, subset in given(column.suite)
             if metric
         ]
-        made = Made(seed=0, run_id="r", command="", record=record(scores=tuple(scores)))
-        assert measure(made, row, column) is not None, f"{column.suite} gives no {column.metric} of {column.task}"
+        made = RowRun(seed=0, run_id="r", command="", record=record(scores=tuple(scores)))
+        assert read_run_score(made, row, column) is not None, (
+            f"{column.suite} gives no {column.metric} of {column.task}"
+        )

@@ -9,7 +9,7 @@ import torch
 from experiments.bench import losses, measure
 from experiments.bench.cuda import encoding, plan, shapes
 from experiments.bench.cuda.shapes import Shape
-from experiments.bench.shown import plot, table
+from experiments.bench.present import plot_comparisons, render_comparisons
 from experiments.config.errors import UsageError
 
 
@@ -24,9 +24,9 @@ def test_costs_are_processor_seconds_and_the_peak_of_what_a_call_needs():
         while time.process_time() < stop:
             pass
 
-    cost = measure.once(work)
+    cost = measure.measure_call(work)
     assert cost.cpu_s >= 0.05 and 60 <= cost.peak_mib <= 90
-    assert measure.once(lambda: time.sleep(0.2)).cpu_s < 0.1
+    assert measure.measure_call(lambda: time.sleep(0.2)).cpu_s < 0.1
 
 
 def test_ways_alternate_and_the_fastest_setting_of_the_peer_is_the_peer():
@@ -42,31 +42,31 @@ def test_ways_alternate_and_the_fastest_setting_of_the_peer_is_the_peer():
         return run
 
     peers = {"slow": spends("slow", 0.024), "quick": spends("quick", 0.02)}
-    line = measure.compared("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
+    line = measure.compare_costs("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
     assert calls == ["ours", "slow", "quick"] * 2
-    assert line.peer == "quick" and line.ratio > 1.2 and line.reached and "slow:" in line.note
+    assert line.peer == "quick" and line.ratio > 1.2 and line.goals_reached and "slow:" in line.note
     calls.clear()
     peers["slow"] = spends("slow", 0.06)
-    line = measure.compared("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
+    line = measure.compare_costs("work", spends("ours", 0.01), peers, parity="none", repeats=2, goal=1.2)
     assert calls == ["ours", "slow", "quick", "ours", "quick"] and line.peer == "quick" and "slow: 0.06" in line.note
-    assert measure.compared("work", peers["slow"], peers, parity="", repeats=1, goal=9.0).reached is False
+    assert measure.compare_costs("work", peers["slow"], peers, parity="", repeats=1, goal=9.0).goals_reached is False
 
 
 def test_a_bench_of_the_losses_asserts_parity_first_and_is_shown(tmp_path, monkeypatch):
-    found = list(losses.lines(Small(), 1))
+    found = list(losses.compare_losses(Small(), 1))
     assert len(found) == 2 and all("within" in line.parity for line in found)
     facts = {
         "hardware": {"cpu": "x", "cores": 2, "memory_gib": 1.0},
         "versions": {"torch": "1", "transformers": "1", "sentence-transformers": "1"},
         "load_before": 0.1, "load_after": 0.2, "minutes": 1.0,
     }  # fmt: skip
-    shown = table(found, facts)
+    shown = render_comparisons(found, facts)
     assert found[0].what in shown and "| ≥ 1.00 |" in shown and "| ≤ 0.25 |" in shown
-    plot(found, tmp_path / "bench.svg")
+    plot_comparisons(found, tmp_path / "bench.svg")
     assert (tmp_path / "bench.svg").stat().st_size > 1000
     monkeypatch.setattr(losses, "info_nce", lambda *args, **more: (args[0] * 1.01).sum() / 1e3)
     with pytest.raises((AssertionError, RuntimeError)):
-        next(losses.lines(Small(), 1))
+        next(losses.compare_losses(Small(), 1))
 
 
 TINY = Shape(

@@ -29,9 +29,9 @@ def test_each_failure_of_flash_attn_has_its_remedy(said, found):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU is told")
 def test_every_kernel_of_this_machine_is_executed_and_agrees_with_the_oracle():
-    found = {finding.what: finding for finding in doctor.kernels()}
-    assert set(found) == {f"kernel {name}" for name in kernels.KERNELS} and all(f.good for f in found.values())
-    assert "mixed on cpu" in found["kernel sdpa"].said and "not for cpu" in found["kernel varlen"].said
+    found = {finding.what: finding for finding in doctor.check_kernels()}
+    assert set(found) == {f"kernel {name}" for name in kernels.KERNELS} and all(f.is_good for f in found.values())
+    assert "mixed on cpu" in found["kernel sdpa"].result and "not for cpu" in found["kernel varlen"].result
 
 
 def test_a_kernel_that_is_wrong_is_found(monkeypatch):
@@ -40,9 +40,9 @@ def test_a_kernel_that_is_wrong_is_found(monkeypatch):
 
     broken = dataclasses.replace(kernels.KERNELS["sdpa"], run=forgetful)
     monkeypatch.setitem(kernels.KERNELS, "sdpa", broken)
-    assert [f.what for f in doctor.kernels() if not f.good] == ["kernel sdpa"]
+    assert [f.what for f in doctor.check_kernels() if not f.is_good] == ["kernel sdpa"]
 
 
 def test_a_process_that_dies_is_reported_and_not_fatal():
-    died = doctor.run_apart("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    assert not died.good and "-11" in died.said
+    died = doctor.run_in_subprocess("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert not died.succeeded and "-11" in died.output

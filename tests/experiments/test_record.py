@@ -15,7 +15,7 @@ from experiments.check_data import NEEDS_A_VALUE
 from experiments.config.compose import compose, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
-from experiments.report import listing, write_report
+from experiments.report import render_run_list, write_report
 from experiments.runs import record
 from experiments.runs.freshness import is_complete, list_stale_suites, replace_suite_scores, suite_keys
 from experiments.runs.locks import lock_run
@@ -282,7 +282,7 @@ def test_a_value_of_another_kind_is_refused_by_its_file_and_field_or_harms_nobod
             is_complete(entry, run.config)
             list_stale_suites(entry, run.config)
             entry.list_code_versions()
-            listing([entry])
+            render_run_list([entry])
             assert RunRecord.from_json(json.loads(json.dumps(entry.to_json()))) == entry
     assert refused > 1000
 

@@ -18,7 +18,7 @@ from experiments.rehearsal.mirror import make_mirror
 from experiments.rehearsal.twin import make_twin
 from experiments.runs.record import read_own_record
 from experiments.tables import definition
-from experiments.tables.fill import Made, fill, measure
+from experiments.tables.fill import RowRun, fill_table, read_run_score
 from unified_lm.backbones import Hub
 from unified_lm.backbones.shapes import KNOWN, known_config
 
@@ -107,13 +107,15 @@ def test_a_rehearsal_goes_from_the_recipe_to_filled_cells_that_no_other_table_ta
     monkeypatch.setattr(table, "read_definition", lambda number, scale: part)
     assert reproduce.main(["4", "scale=rehearsal", "evals.lm_gsm8k.shots=1"]) == 0
     assert "REHEARSAL of scale=paper" in capsys.readouterr().out
-    ((run,),) = table.request(["4", "scale=rehearsal", "evals.lm_gsm8k.shots=1"], "table", "").runs().values()
+    ((run,),) = (
+        table.parse_request(["4", "scale=rehearsal", "evals.lm_gsm8k.shots=1"], "table", "").identify_runs().values()
+    )
     record = read_own_record(run)
     assert record.step == 2 and all(score.suite.startswith("lm_gsm8k (") for score in record.scores)
-    made = Made(seed=0, run_id=run.run_id, command="", record=record)
+    made = RowRun(seed=0, run_id=run.run_id, command="", record=record)
     paper = definition.read_definition(4, "paper").columns
-    assert [measure(made, part.rows[0], column) for column in paper] == [None] * len(paper)
-    assert len(fill(part, {part.rows[0].key: [made]}, [0]).missing) == 1
+    assert [read_run_score(made, part.rows[0], column) for column in paper] == [None] * len(paper)
+    assert len(fill_table(part, {part.rows[0].key: [made]}, [0]).missing) == 1
 
 
 def test_settings_of_a_suite_go_to_the_rows_that_it_scores() -> None:

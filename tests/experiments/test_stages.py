@@ -14,7 +14,7 @@ from experiments.runs.execute import ensure_run
 from experiments.runs.open_run import open_run
 from experiments.runs.record import read_record
 from experiments.tables.definition import Column, Row
-from experiments.tables.fill import Made, measure
+from experiments.tables.fill import RowRun, read_run_score
 from unified_lm.data.model_made import TeacherVectors
 from unified_lm.files import text_hash
 
@@ -152,10 +152,10 @@ def test_checkpoints_along_the_way_are_scored_beside_the_last_and_can_be_rows(he
     column = Column(
         key="sts", label="STS", suite="local_sts", task="LocalSts", metric="cosine_pearson", better="higher"
     )
-    made = Made(seed=0, run_id=run.run_id, command="", record=found)
+    made = RowRun(seed=0, run_id=run.run_id, command="", record=found)
     for step, value in ((None, by_step[4]), (1, by_step[1]), (3, by_step[3])):
         row = Row(key="ulme", label="ULME", experiment="t15_ulme", step=step)
-        assert measure(made, row, column).value == value
+        assert read_run_score(made, row, column).value == value
 
     with pytest.raises(UsageError, match="no whole checkpoint of step 7; steps that are there: 1, 2, 3, 4"):
         ensure_run(a_run("t15_ulme", *asked, *kept, "scoring.steps=[2,7]"))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from evals.benchmarks import CHANGED_MARK
+from evals.pins import CHANGED_MARK
 from evals.score import SUBSET_MARK
 from experiments.tables import definition
 from experiments.tables.definition import Column
-from experiments.tables.fill import Made, measure
+from experiments.tables.fill import RowRun, read_run_score
 from tests.a_table import record, score
 
 PAPER = [number for number in definition.list_tables() if number != 15]
@@ -17,8 +17,8 @@ def cell(column: Column, suite: str) -> float | None:
     row = definition.read_definition(PAPER[0], "paper").rows[0]
     place = {"subset": column.subset or "test", "readout": column.readout or row.readout or "none"}
     one = score(column.task, column.metric, 0.5, suite=suite, unit="fraction", **place)
-    made = Made(seed=0, run_id="r", command="", record=record(scores=(one,)))
-    found = measure(made, row, column)
+    made = RowRun(seed=0, run_id="r", command="", record=record(scores=(one,)))
+    found = read_run_score(made, row, column)
     return found and found.value
 
 

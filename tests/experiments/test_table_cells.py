@@ -10,11 +10,11 @@ import pytest
 
 from experiments.config.errors import UsageError
 from experiments.runs.provenance import CodeVersion
-from experiments.tables.code_versions import Maker
+from experiments.tables.code_versions import CodeFingerprint
 from experiments.tables.definition import Claim, Reported, Row, Second, parse_reported
-from experiments.tables.fill import Table, fill
-from experiments.tables.render import FORMATS, plain
-from experiments.tables.text import footnotes
+from experiments.tables.fill import Table, fill_table
+from experiments.tables.render import FORMATS, table_to_dict
+from experiments.tables.text import list_footnotes
 from tests.a_table import DEFINITION, ROWS, made, runs, score, table
 
 
@@ -28,7 +28,7 @@ PAPER = {"scale": "paper", "comparable": True}
 def test_reported_ours_and_difference_stand_together_at_a_comparable_scale() -> None:
     filled = table(**PAPER, reported=reported())
     assert "48.5 / 50.0 / +1.5" in FORMATS["md"](filled)
-    cell = plain(filled)["rows"][1]["cells"]["found"]
+    cell = table_to_dict(filled)["rows"][1]["cells"]["found"]
     assert (cell["reported"], cell["ours"], cell["difference"]) == pytest.approx((48.5, 50.0, 1.5))
 
 
@@ -43,7 +43,7 @@ def test_a_small_scale_never_stands_beside_a_papers_number() -> None:
     [
         ("printed", "", "printed in a paper, table 1"),
         ("derived", "†", "derived by arithmetic from a paper, table 1"),
-        ("third-party", "‡", "told by a third party, a paper, table 1"),
+        ("third-party", "‡", "reported by a third party, a paper, table 1"),
     ],
 )
 def test_every_format_tells_how_a_reported_number_is_known(ending: str, origin: str, mark: str, meaning: str) -> None:
@@ -113,14 +113,14 @@ def test_every_format_says_why_a_cell_is_blank(reason: str, ending: str) -> None
     entry = made("ours", 0, 0.5, None)
     change = REASONS[reason]
     some["ours"] = [replace(entry, record=None if change is None else replace(entry.record, **change))]
-    filled = fill(DEFINITION, some, (0,))
+    filled = fill_table(DEFINITION, some, (0,))
     text = FORMATS[ending](filled)
     if ending == "json":
         assert json.loads(text)["rows"][1]["cells"]["ppl"]["lacking"] == [{"seed": 0, "reason": reason}]
     elif ending == "csv":
         assert text.splitlines()[4].rstrip('",').endswith(reason)
     else:
-        mark = footnotes(filled).index(reason) + 1
+        mark = list_footnotes(filled).index(reason) + 1
         assert f"-- [{mark}]" in text
         assert f"[{mark}] {reason}" in text
 
@@ -129,7 +129,7 @@ def test_a_seed_that_lacks_for_a_reason_of_its_own_is_named() -> None:
     some = runs((0, 1, 2, 3))
     some["ours"][1] = replace(some["ours"][1], record=replace(some["ours"][1].record, status="stopped", scores=()))
     some["ours"][2:] = [replace(one, record=None) for one in some["ours"][2:]]
-    text = FORMATS["md"](fill(DEFINITION, some, range(4)))
+    text = FORMATS["md"](fill_table(DEFINITION, some, range(4)))
     assert "50.0 -- [1] [2] | 38.0 -- [1] [2]" in text
     assert "- [1] seed 1: run stopped\n- [2] seeds 2, 3: no run\n" in text
 
@@ -147,7 +147,7 @@ def two_models(seeds: Sequence[int] = (0,), **more: Any) -> Table:
     """A row that embeds with one run and generates with another."""
     made_of = runs(seeds)
     made_of |= {"two": made_of["ours"], "two/also": made_of["base"]} | more
-    return fill(replace(DEFINITION, rows=(*ROWS, TWO)), made_of, seeds)
+    return fill_table(replace(DEFINITION, rows=(*ROWS, TWO)), made_of, seeds)
 
 
 def test_a_row_of_two_models_takes_each_column_from_its_own_and_the_hours_of_both() -> None:
@@ -164,7 +164,7 @@ def test_a_row_of_two_models_takes_each_column_from_its_own_and_the_hours_of_bot
 def test_a_row_of_two_models_says_so(ending: str) -> None:
     said = "two models: two separate models; base gives perplexity, ours the rest; hours are those of both."
     assert said in FORMATS[ending](two_models())
-    assert plain(two_models())["rows"][-1]["models"] == {"two": "ours", "two/also": "base"}
+    assert table_to_dict(two_models())["rows"][-1]["models"] == {"two": "ours", "two/also": "base"}
 
 
 def test_the_second_of_two_models_lacks_its_own_columns_only() -> None:
@@ -184,19 +184,19 @@ def test_two_models_of_which_one_gives_nothing_are_refused(columns: tuple[str, .
 OLD = CodeVersion(commit="1111111aaa", dirty=False, code="old", versions={"torch": "2.12", "wandb": "1", "mteb": "2"})
 NEW = CodeVersion(commit="2222222bbb", dirty=True, code="new", versions={"torch": "2.13", "wandb": "1", "mteb": "2"})
 DIFFER = (
-    "runs of different versions: seed 0 by commit 1111111 (torch 2.12); seed 1 by commit 2222222 with changes "
-    "(torch 2.13)"
+    "seeds ran with different code versions: seed 0 at commit 1111111 (torch 2.12); "
+    "seed 1 at commit 2222222 with changes (torch 2.13)"
 )
 
 
 def made_by(*makers: Sequence[CodeVersion]) -> Table:
     """Our row at one seed for each list of makers, and a claim that compares it with base, made by the first."""
-    of = [tuple(map(Maker.of, each)) for each in makers]
+    of = [tuple(map(CodeFingerprint.from_version, each)) for each in makers]
     some = runs(range(len(of)))
-    some["ours"] = [replace(one, makers=own) for one, own in zip(some["ours"], of, strict=True)]
-    some["base"] = [replace(some["base"][0], makers=of[0])]
+    some["ours"] = [replace(one, fingerprints=own) for one, own in zip(some["ours"], of, strict=True)]
+    some["base"] = [replace(some["base"][0], fingerprints=of[0])]
     claim = Claim(text="ours is more", left="ours/found", relation=">", right="base/found")
-    return fill(replace(DEFINITION, claims=(claim,)), some, range(len(of)))
+    return fill_table(replace(DEFINITION, claims=(claim,)), some, range(len(of)))
 
 
 @pytest.mark.parametrize("ending", FORMATS)
@@ -221,14 +221,14 @@ def test_a_verdict_over_runs_of_different_versions_says_so(ending: str) -> None:
 
 def test_versions_are_the_same_where_they_compute_the_same() -> None:
     doc_only = replace(OLD, commit="3333333ccc", versions=OLD.versions | {"wandb": "2"})
-    assert "different versions" not in FORMATS["md"](made_by([OLD], [doc_only]))
+    assert "different code versions" not in FORMATS["md"](made_by([OLD], [doc_only]))
     unknown = replace(OLD, code=None)
-    assert "different versions" in FORMATS["md"](made_by([OLD], [unknown]))
+    assert "different code versions" in FORMATS["md"](made_by([OLD], [unknown]))
 
 
 def test_a_library_alone_makes_another_version_and_one_run_may_have_two() -> None:
     other = replace(OLD, versions=OLD.versions | {"mteb": "3"})
     apart = FORMATS["md"](made_by([OLD], [other]))
-    assert "seed 0 by commit 1111111 (mteb 2); seed 1 by commit 1111111 (mteb 3)" in apart
+    assert "seed 0 at commit 1111111 (mteb 2); seed 1 at commit 1111111 (mteb 3)" in apart
     twice = FORMATS["md"](made_by([OLD, other]))
-    assert "seed 0 by commit 1111111 (mteb 2); seed 0 by commit 1111111 (mteb 3)" in twice
+    assert "seed 0 at commit 1111111 (mteb 2); seed 0 at commit 1111111 (mteb 3)" in twice

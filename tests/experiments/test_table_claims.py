@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from experiments.tables.cells import Cell, Measure
-from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judged
+from experiments.tables.cells import Cell, RunScore
+from experiments.tables.claims import FAILS, FEW, HOLDS, UNTOLD, judge_claim
 from experiments.tables.definition import Claim
 
 
-def measures(*values: float, unit: str = "fraction", factor: float = 100.0, n: int = 100) -> tuple[Measure, ...]:
-    return tuple(Measure(seed=seed, value=value, factor=factor, n=n, unit=unit) for seed, value in enumerate(values))
+def measures(*values: float, unit: str = "fraction", factor: float = 100.0, n: int = 100) -> tuple[RunScore, ...]:
+    return tuple(RunScore(seed=seed, value=value, factor=factor, n=n, unit=unit) for seed, value in enumerate(values))
 
 
-def verdict(left: tuple[Measure, ...], right: tuple[Measure, ...], **more: Any) -> str:
+def verdict(left: tuple[RunScore, ...], right: tuple[RunScore, ...], **more: Any) -> str:
     claim = Claim(text="left is more", left="a", right="b", **({"relation": ">"} | more))
-    cells = {name: Cell(reported=None, ours=ours, defined=True) for name, ours in (("a", left), ("b", right))}
-    return judged(claim, cells).verdict
+    cells = {name: Cell(reported=None, ours=ours, is_defined=True) for name, ours in (("a", left), ("b", right))}
+    return judge_claim(claim, cells).verdict
 
 
 def test_one_seed_is_judged_by_the_sampling_of_its_examples() -> None:

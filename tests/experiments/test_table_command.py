@@ -92,30 +92,35 @@ def test_what_was_scored_in_another_way_stands_in_no_cell_until_it_is_scored_as_
 
 def test_a_row_of_two_models_reuses_the_runs_of_their_own_rows_and_needs_no_other() -> None:
     for number in (3, 15):
-        asked = table.request([str(number), "scale=mini", "seeds=0,1"], "table", "")
-        runs = asked.runs()
+        asked = table.parse_request([str(number), "scale=mini", "seeds=0,1"], "table", "")
+        runs = asked.identify_runs()
         alone = {run.run_id for name, each in runs.items() if not name.startswith("two_models") for run in each}
         for name in ("two_models", "two_models/also"):
             assert {run.run_id for run in runs[name]} < alone
 
 
 def test_rows_that_are_put_to_their_suites_otherwise_are_runs_of_their_own() -> None:
-    runs = table.request(["3", "scale=mini"], "table", "").runs()
+    runs = table.parse_request(["3", "scale=mini"], "table", "").identify_runs()
     assert runs["ulme"][0].identity == runs["ulme_slots"][0].identity
     assert runs["ulme"][0].run_id != runs["ulme_slots"][0].run_id
 
 
 def test_a_row_whose_data_nobody_can_identify_is_a_hole_with_its_reason_and_the_others_have_their_runs() -> None:
-    asked = table.request(["1", "scale=paper"], "table", "")
-    runs = asked.runs()
-    assert asked.holes and all(name.startswith("llm2vec_gen") for name in asked.holes)
-    assert {name for name, each in runs.items() if not each} == set(asked.holes)
-    filled = table.table_of(asked, runs)
+    asked = table.parse_request(["1", "scale=paper"], "table", "")
+    runs = asked.identify_runs()
+    assert asked.unidentified_models and all(name.startswith("llm2vec_gen") for name in asked.unidentified_models)
+    assert {name for name, each in runs.items() if not each} == set(asked.unidentified_models)
+    filled = table.fill_requested_table(asked, runs)
     (reason, *_) = {
-        cell.lacking[0][1] for line in filled.lines for cell in line.cells if line.rows[0].key in asked.holes
+        cell.missing_seeds[0][1]
+        for line in filled.lines
+        for cell in line.cells
+        if line.rows[0].key in asked.unidentified_models
     }
     assert "the commit of McGill-NLP/llm2vec-gen-tulu is not known to us" in reason
-    assert any(cell.reported for line in filled.lines for cell in line.cells if line.rows[0].key in asked.holes)
+    assert any(
+        cell.reported for line in filled.lines for cell in line.cells if line.rows[0].key in asked.unidentified_models
+    )
 
 
 def test_a_report_without_any_run_is_a_page_that_says_so(outputs: Path) -> None:

@@ -9,15 +9,15 @@ import pytest
 from experiments.config.errors import UsageError
 from experiments.tables.cells import half_interval
 from experiments.tables.definition import Claim, Row
-from experiments.tables.fill import fill
-from experiments.tables.render import FORMATS, plain
+from experiments.tables.fill import fill_table
+from experiments.tables.render import FORMATS, table_to_dict
 from tests.a_table import DEFINITION, ROWS, lacking, made, runs, score, table
 
 
 def test_the_same_records_give_the_same_table_and_a_complete_one_lacks_nothing() -> None:
     assert table() == table()
     assert table().missing == ()
-    assert plain(table())["complete"]
+    assert table_to_dict(table())["complete"]
 
 
 @pytest.mark.parametrize("ending", FORMATS)
@@ -42,18 +42,18 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it() -> None:
 def test_a_run_that_lacks_one_score_is_missing_that_one() -> None:
     partial = runs()
     partial["ours"] = [made("ours", 0, 0.5, None)]
-    ((what, _),) = fill(DEFINITION, partial, (0,)).missing
+    ((what, _),) = fill_table(DEFINITION, partial, (0,)).missing
     assert what.endswith(": perplexity")
 
 
 def test_a_cell_that_cannot_be_is_not_missing() -> None:
     words = next(line for line in table().lines if line.label == "BM25")
-    assert not words.cells[1].defined
+    assert not words.cells[1].is_defined
     assert "n/a" in FORMATS["md"](table())
 
 
 def test_cells_are_mean_and_student_interval_over_seeds() -> None:
-    filled = fill(DEFINITION, runs((0, 1, 2), {0: 0.4, 1: 0.5, 2: 0.6}), (0, 1, 2))
+    filled = fill_table(DEFINITION, runs((0, 1, 2), {0: 0.4, 1: 0.5, 2: 0.6}), (0, 1, 2))
     cell = filled.lines[1].cells[0]
     assert cell.mean == pytest.approx(50)
     assert cell.interval == pytest.approx(4.302653 * 10 / 3**0.5, rel=1e-5)
@@ -65,7 +65,7 @@ def test_cells_are_mean_and_student_interval_over_seeds() -> None:
 def test_a_seed_that_lacks_its_run_shows_in_its_cell() -> None:
     some = runs((0, 1))
     some["ours"][1] = replace(some["ours"][1], record=None)
-    filled = fill(DEFINITION, some, (0, 1))
+    filled = fill_table(DEFINITION, some, (0, 1))
     assert "50.0 --" in FORMATS["md"](filled)
     assert len(filled.missing) == 1
 
@@ -81,7 +81,7 @@ def test_rows_that_are_one_run_are_printed_once_and_it_is_said() -> None:
     twins = (*ROWS, Row(key="bigger", label="a bigger backbone", experiment="ours", readout="slot_0"))
     same = runs()
     same["bigger"] = same["ours"]
-    filled = fill(replace(DEFINITION, rows=twins), same, (0,))
+    filled = fill_table(replace(DEFINITION, rows=twins), same, (0,))
     assert [line.label for line in filled.lines] == ["base", "ours = a bigger backbone", "BM25"]
     assert "one and the same run at this scale" in FORMATS["md"](filled)
 
@@ -90,7 +90,7 @@ def test_rows_that_read_one_run_differently_stay_apart() -> None:
     other = (*ROWS, Row(key="last", label="ours", experiment="ours", readout="slot_3"))
     same = runs()
     same["last"] = same["ours"]
-    assert len(fill(replace(DEFINITION, rows=other), same, (0,)).lines) == 4
+    assert len(fill_table(replace(DEFINITION, rows=other), same, (0,)).lines) == 4
 
 
 def test_a_read_out_is_never_taken_for_another() -> None:
@@ -98,7 +98,7 @@ def test_a_read_out_is_never_taken_for_another() -> None:
     (ours,) = wrong["ours"]
     found, *others = ours.record.scores
     wrong["ours"] = [replace(ours, record=replace(ours.record, scores=(replace(found, readout="mean"), *others)))]
-    assert fill(DEFINITION, wrong, (0,)).missing[0][0].endswith(": retrieval")
+    assert fill_table(DEFINITION, wrong, (0,)).missing[0][0].endswith(": retrieval")
 
 
 def test_two_scores_for_one_cell_are_refused() -> None:
@@ -107,11 +107,11 @@ def test_two_scores_for_one_cell_are_refused() -> None:
     more = (*ours.record.scores, score("guess", "perplexity", 1.5, subset="other"))
     double["ours"] = [replace(ours, record=replace(ours.record, scores=more))]
     with pytest.raises(UsageError, match="several scores"):
-        fill(DEFINITION, double, (0,))
+        fill_table(DEFINITION, double, (0,))
 
 
 def test_hours_and_hardware_stand_in_the_table() -> None:
-    text = FORMATS["md"](fill(DEFINITION, runs((0, 1)), (0, 1)))
+    text = FORMATS["md"](fill_table(DEFINITION, runs((0, 1)), (0, 1)))
     assert "| 1 |" in text
     assert "2 cores a processor" in text
 

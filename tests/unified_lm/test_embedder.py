@@ -13,7 +13,7 @@ from tests.models import form, unified
 from unified_lm.inference.embedder import ComparedBy, DelegatingEmbedder, Embedder, describe_prompt, with_similarity
 from unified_lm.inference.embedding_store import EmbeddingStore
 from unified_lm.inference.encode import Encoder
-from unified_lm.inference.generate import Generator
+from unified_lm.inference.generate import BatchedGenerator
 from unified_lm.methods.hyde import Hyde
 
 TEXTS = ["what is one?", "how cold was the weather"]
@@ -33,7 +33,7 @@ def around(kind: type[DelegatingEmbedder], inner: Encoder, folder: Path) -> Embe
     if kind in (DelegatingEmbedder, RecordingEmbedder):
         return kind(embedder=inner)
     hyde = Hyde(readout="mean", prompt="{text}", max_new_tokens=4, sides=("query",), with_text=False)
-    return hyde.build_embedder(inner, Generator(inner.model, inner.form, weights="tiny"))
+    return hyde.build_embedder(inner, BatchedGenerator(inner.model, inner.format, weights="tiny"))
 
 
 def kinds(base: type = DelegatingEmbedder) -> list[type]:

@@ -11,7 +11,15 @@ from transformers import PreTrainedTokenizerBase
 
 from experiments.bench.cuda.shapes import Measured, Shape, peer, seconds, shares, texts
 from experiments.bench.material import CAUSAL, PLAIN
-from experiments.bench.training import SLOTS, TEMPERATURE, apart, cached, gradient, step, three_forwards
+from experiments.bench.training import (
+    SLOTS,
+    TEMPERATURE,
+    compute_gradient,
+    compute_peer_gradient,
+    flatten_gradient,
+    relative_distance,
+    run_three_forwards,
+)
 from unified_lm.data.rows import TrainingRow
 from unified_lm.flops import training_flops
 from unified_lm.methods.contrastive import Contrastive
@@ -46,14 +54,14 @@ def lines(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Iterator
     measure = partial(measured, shape=shape, packs=packs, peak=peak, repeats=repeats)
     for name, keep in (("plain", 10**9), ("cached", 1)):
         if shape.plain or name == "cached":
-            run = partial(step, model, CONTRASTIVE, form, pairs, shape.chunk, keep)
+            run = partial(compute_gradient, model, CONTRASTIVE, form, pairs, shape.chunk, keep)
             yield measure(f"contrastive step, {name}", run, model)
     if shape.plain:
         yield from beside(shape, model, form, pairs, repeats)
         yield from unified(shape, model, peak, repeats)
         return
     name, update = updated(model)
-    run = partial(step, model, CONTRASTIVE, form, pairs, shape.chunk)
+    run = partial(compute_gradient, model, CONTRASTIVE, form, pairs, shape.chunk)
     yield measure(f"full fine-tuning, cached, {name}", lambda: update(run), model)
     model.zero_grad(set_to_none=True)
     Lora(r=16, alpha=32, dropout=0.0, targets=["attention", "ffn"]).apply(model)
@@ -131,11 +139,11 @@ def beside(shape: Shape, model: UnifiedLM, form: Format, pairs: list[TrainingRow
     other, how = peer(model)
     sides = [[row.query for row in pairs], [row.positive for row in pairs]]
     tokens = sum(map(len, CONTRASTIVE.sequences(pairs, form)))
-    found = step(model, CONTRASTIVE, form, pairs, shape.chunk)["contrastive"]
+    found = compute_gradient(model, CONTRASTIVE, form, pairs, shape.chunk)["contrastive"]
     model.zero_grad(set_to_none=True)
     settings = {
-        f"{shape.chunk} tokens": cached(other, sides, mini_batch_num_tokens=shape.chunk),
-        "batches of 32": cached(other, sides, mini_batch_size=32),
+        f"{shape.chunk} tokens": compute_peer_gradient(other, sides, mini_batch_num_tokens=shape.chunk),
+        "batches of 32": compute_peer_gradient(other, sides, mini_batch_size=32),
     }
     for name, run in settings.items():
         parity = close(found, run(), model)
@@ -164,15 +172,15 @@ def unified(shape: Shape, model: UnifiedLM, peak: float, repeats: int) -> Iterat
     packs = pack(ULME.sequences(few, form), 10**9)
     measure = partial(measured, model=made, shape=shape, packs=packs, peak=peak, repeats=repeats)
     ways: dict[str, Callable[[], float]] = {
-        "one forward": lambda: weighted(step(made, ULME, form, few, 10**9)),
+        "one forward": lambda: weighted(compute_gradient(made, ULME, form, few, 10**9)),
         "three packed forwards": lambda: weighted(three_packed(made, form, few)),
-        "three padded forwards": lambda: three_forwards(made, ULME, form, few),
+        "three padded forwards": lambda: run_three_forwards(made, ULME, form, few),
     }
-    wanted, slope = ways["three padded forwards"](), gradient(made)
+    wanted, slope = ways["three padded forwards"](), flatten_gradient(made)
     for name, run in ways.items():
         parity = close(run(), wanted, made)
         if made.backbone.dtype == torch.float32:
-            parity += f", gradient within {apart(gradient(made), slope):.0e}"
+            parity += f", gradient within {relative_distance(flatten_gradient(made), slope):.0e}"
         yield measure(f"unified step, {name}", run, parity=parity)
     made.zero_grad(set_to_none=True)
 

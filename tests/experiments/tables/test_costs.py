@@ -4,7 +4,7 @@ import pytest
 
 from experiments.config.errors import UsageError
 from experiments.plan import list_configurations, main
-from experiments.table import Request
+from experiments.table import TableRequest
 from experiments.tables.costs import Machine, estimate
 from experiments.tables.definition import list_tables, read_definition
 
@@ -24,7 +24,7 @@ PAPER_TABLES = [number for number in list_tables() if has_paper_scale(number)]
 
 @pytest.mark.parametrize("number", PAPER_TABLES)
 def test_every_run_of_a_paper_table_fits_eight_gpus_by_its_recipe(number):
-    asked = Request(number=number, scale="paper", seeds=(0,), overrides=())
+    asked = TableRequest(number=number, scale="paper", seeds=(0,), overrides=())
     configs = {
         name: config
         for name, config in list_configurations(asked).items()
@@ -37,12 +37,12 @@ def test_every_run_of_a_paper_table_fits_eight_gpus_by_its_recipe(number):
 
 
 def test_a_run_that_does_not_fit_names_settings_with_which_it_does():
-    asked = Request(number=1, scale="paper", seeds=(0,), overrides=("runtime.chunk_tokens=8192",))
+    asked = TableRequest(number=1, scale="paper", seeds=(0,), overrides=("runtime.chunk_tokens=8192",))
     config = list_configurations(asked)["ulme_8b"] | {"evals": {}}
     cost = estimate(config, EIGHT)
     assert not cost.fits and cost.ways
     for way in cost.ways:
-        changed = Request(number=1, scale="paper", seeds=(0,), overrides=tuple(way.split()))
+        changed = TableRequest(number=1, scale="paper", seeds=(0,), overrides=tuple(way.split()))
         assert estimate(list_configurations(changed)["ulme_8b"] | {"evals": {}}, EIGHT).fits, way
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.measure import Line
+from experiments.bench.measure import Comparison
 
 HEADER = "| what | ours, CPU s | peer, CPU s | peer over ours | goal | peak MiB: ours, peer | ours over peer's | goal |"
 
 
-def table(lines: Sequence[Line], facts: Mapping[str, Any]) -> str:
+def render_comparisons(lines: Sequence[Comparison], facts: Mapping[str, Any]) -> str:
     """Medians, ratios, goals, and what was asserted equal first."""
     machine = facts["hardware"]
     head = (
@@ -27,7 +27,7 @@ def table(lines: Sequence[Line], facts: Mapping[str, Any]) -> str:
         memory = "" if line.memory_goal is None else f"≤ {line.memory_goal:.2f}"
         rows.append(
             f"| {line.what} | {line.ours.cpu_s:.3f} | {line.theirs.cpu_s:.3f} | {line.ratio:.2f} | {goal} | "
-            f"{line.ours.peak_mib:.0f}, {line.theirs.peak_mib:.0f} | {line.memory:.2f} | {memory} |"
+            f"{line.ours.peak_mib:.0f}, {line.theirs.peak_mib:.0f} | {line.memory_ratio:.2f} | {memory} |"
         )
         notes.append(
             f"- {line.what}: peer {line.peer}; {line.ours.repeats} repeats; {line.parity}"
@@ -36,7 +36,7 @@ def table(lines: Sequence[Line], facts: Mapping[str, Any]) -> str:
     return head + "\n".join(rows) + "\n\n" + "\n".join(notes) + "\n"
 
 
-def plot(lines: Sequence[Line], path: Path) -> None:
+def plot_comparisons(lines: Sequence[Comparison], path: Path) -> None:
     """A bar a line: how many times the peer's processor time is ours, and the goal as a tick."""
     import matplotlib
 
@@ -45,7 +45,7 @@ def plot(lines: Sequence[Line], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(lines) + 1), layout="constrained")
     places = range(len(lines))
-    colors = ["#4477aa" if line.reached else "#cc6677" for line in lines]
+    colors = ["#4477aa" if line.goals_reached else "#cc6677" for line in lines]
     axes.barh(places, [line.ratio for line in lines], color=colors)
     axes.scatter([line.goal for line in lines], places, marker="|", s=200, color="black", label="goal")
     axes.set_yticks(places, [line.what for line in lines])
