@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import yaml
+
 from experiments.config.command_line import cli_entry_point
 from experiments.config.compose import Composition, compose, compose_parent, compose_teacher, list_options
 from experiments.config.errors import UsageError, first_line
 from experiments.config.identity import make_paths_absolute
+from experiments.config.paths import CONF
 from experiments.runs.resolve_model import split_arguments
 from experiments.tables import definition
 
@@ -23,9 +26,6 @@ USAGE = (
 )
 OWN = ("suites", "data", "tables", "scale")
 HUB = "unified_lm.data.hub.HubDataset"
-
-NEEDS_A_VALUE = frozenset({"none", "local_beir", "local_sts", "mteb", "lm_eval", "answers"})
-"""Suites and data over what the user names: they are checked where they are asked for."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,7 +83,15 @@ def check_training_data(
 def option_names(own: Mapping[str, str], kind: str) -> list[str]:
     """The suites or the data that are asked for, or all that need nothing of the user's."""
     group = {"suites": "evals", "data": "data"}[kind]
-    return own[kind].split(",") if kind in own else [name for name in list_options(group) if name not in NEEDS_A_VALUE]
+    return (
+        own[kind].split(",") if kind in own else [name for name in list_options(group) if has_all_values(group, name)]
+    )
+
+
+def has_all_values(group: str, name: str) -> bool:
+    """Whether a file of conf/ holds data and leaves no value to the user (`???`)."""
+    content = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+    return "???" not in content and bool(yaml.safe_load(content))
 
 
 def iterate_stages(job: Composition) -> Iterator[Composition]:

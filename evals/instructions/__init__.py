@@ -11,6 +11,9 @@ from unified_lm.files import closest_names
 from unified_lm.inference.embedder import Side
 
 TABLES_FOLDER = Path(__file__).parent
+ANY_TASK = "*"
+"""Stands in a table for every task that it does not name."""
+
 QUERY_INSTRUCTION = "{instruction}"
 """Stands in a table for the instruction that a query brings along (instruction-following retrieval)."""
 
@@ -20,7 +23,8 @@ class Instructions:
     """Task -> {"query": ..., "document": ...}. Documents get none unless the table says so.
 
     Tasks without sides (similarity, pairs, classification, clustering) use the query's. An empty query instruction is
-    written out as "": a task that the table does not know is an error, not an empty instruction.
+    written out as "": a task that the table does not know is an error, not an empty instruction. The task "*"
+    stands for all that the table does not name.
     """
 
     name: str
@@ -38,14 +42,15 @@ class Instructions:
 
     def instruction_for(self, task: str, side: Side) -> str:
         """Raises ValueError for a task that the table does not know."""
-        if task not in self.tasks:
+        sides = self.tasks.get(task, self.tasks.get(ANY_TASK))
+        if sides is None:
             near = closest_names(task, self.tasks)
             raise ValueError(
                 f"the instructions {self.name!r} do not know the task {task!r}"
                 + (f" (nearest: {near[0]!r})" if near else "")
                 + ': add it to the table, with query: "" if it shall have none'
             )
-        return self.tasks[task].get(side, "")
+        return sides.get(side, "")
 
 
 def describe_instructions(query: str, document: str) -> str:

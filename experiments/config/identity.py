@@ -171,14 +171,22 @@ def is_data_source(node: Mapping[str, Any]) -> bool:
     )
 
 
-def fingerprint_weights(node: Mapping[str, Any]) -> Any:
-    """`what`, with the content of a local folder in place of its path."""
-    folders = {
-        key: Path(node[key]).expanduser()
-        for key in ("id", "model")
-        if isinstance(node.get(key), str) and Path(node[key]).expanduser().is_dir()
-    }
-    return strip_modules(node) | {key: folder_digest(folder) for key, folder in folders.items()}
+def fingerprint_weights(node: Any) -> Any:
+    """`what`, with the content of each local folder in place of its path, also inside a backbone that wraps another."""
+    if isinstance(node, list):
+        return [fingerprint_weights(value) for value in node]
+    if not isinstance(node, Mapping):
+        return strip_modules(node)
+    known = strip_modules(node)  # without neutral settings
+    return {
+        key: folder_digest(Path(value).expanduser()) if is_weights_folder(key, value) else fingerprint_weights(value)
+        for key, value in node.items()
+        if key in known and key != "_target_"
+    } | {key: known[key] for key in ("_target_",) if key in known}
+
+
+def is_weights_folder(key: str, value: Any) -> bool:
+    return key in ("id", "model") and isinstance(value, str) and Path(value).expanduser().is_dir()
 
 
 def content_digest(content: Any) -> str:

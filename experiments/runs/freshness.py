@@ -50,9 +50,11 @@ def resolve_references(suite: Mapping[str, Any], *, include_local_data: bool = T
 
 
 def read_instruction_table(named: str | Mapping[str, Any]) -> Any:
-    """The instructions of a table, given by its name or by what reads it; as given where there is none, which is
-    refused where it is used."""
-    name = named["table"] if isinstance(named, Mapping) else named
+    """The instructions of a table, given by its name or by what reads it; as given where they are written out, and
+    where there is no such table, which is refused where it is used."""
+    name = named.get("table") if isinstance(named, Mapping) else named
+    if name is None:
+        return named
     try:
         return {task: dict(sides) for task, sides in instructions.read_instructions(name).tasks.items()}
     except ValueError:

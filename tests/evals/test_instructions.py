@@ -28,6 +28,13 @@ def test_an_unknown_task_is_an_error_and_not_an_empty_instruction() -> None:
         table.instruction_for("Scifact", "query")
 
 
+def test_a_table_may_say_what_all_tasks_get_that_it_does_not_name() -> None:
+    assert read_instructions("none").instruction_for("A task of one's own", "query") == ""
+    table = Instructions(name="t", tasks={"A": {"query": "find"}, "*": {"query": "any", "document": "passage"}})
+    assert [table.instruction_for("A", "query"), table.instruction_for("B", "query")] == ["find", "any"]
+    assert [table.instruction_for("A", "document"), table.instruction_for("B", "document")] == ["", "passage"]
+
+
 @pytest.mark.parametrize("sides", [{}, {"document": "a"}, {"query": "a", "passage": "b"}, {"query": None}])
 def test_a_malformed_row_is_refused(sides: dict) -> None:
     with pytest.raises(ValueError, match="instructions 't', task 'A'"):

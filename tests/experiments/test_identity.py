@@ -14,6 +14,7 @@ from experiments.config.identity import (
     NEUTRAL,
     PRECISION,
     content_digest,
+    fingerprint_weights,
     identify,
     make_paths_absolute,
     scientific_content,
@@ -147,6 +148,18 @@ def test_a_local_model_is_known_by_its_content_not_by_its_place(tmp_path: Path) 
 
     assert named("here", "a") == named("there", "a")
     assert named("elsewhere", "b") != named("here", "a")
+
+
+def test_weights_inside_a_backbone_that_wraps_another_are_known_by_their_content(tmp_path: Path) -> None:
+    def named(folder: str, text: str, wrap: bool) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "config.json").write_text(text, encoding="utf-8")
+        inner = {"_target_": "unified_lm.backbones.Hub", "id": str(tmp_path / folder), "dtype": "float32"}
+        outer = {"_target_": "somewhere.Wrapped", "source": inner, "more": [inner]} if wrap else inner
+        return content_digest(fingerprint_weights(outer))
+
+    for wrap in (False, True):
+        assert named("here", "a", wrap) == named("there", "a", wrap) != named("other", "b", wrap)
 
 
 def test_a_data_file_is_known_by_its_content_not_by_its_place(tmp_path: Path) -> None:

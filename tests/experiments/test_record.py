@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evals.score import Score
-from experiments.check_data import NEEDS_A_VALUE
+from experiments.check_data import has_all_values
 from experiments.config.compose import compose, list_options
 from experiments.config.errors import UsageError
 from experiments.config.identity import Run, identify
@@ -185,6 +185,15 @@ def test_a_suite_over_local_data_is_asked_again_when_the_data_changes(tmp_path: 
     assert suite_keys(config, "weights") != before
 
 
+def test_a_suite_with_instructions_of_its_own_is_asked_again_when_they_change() -> None:
+    def key(text: str) -> str:
+        table = {"_target_": "evals.instructions.Instructions", "name": "mine", "tasks": {"A": {"query": text}}}
+        suite = {"_target_": "evals.embedding.suite.MtebSuite", "name": "own", "instructions": table}
+        return suite_keys({"evals": {"own": suite}, "scoring": {}}, "digest")["own"]
+
+    assert key("find") == key("find") != key("find it")
+
+
 def test_a_record_from_before_code_versions_were_kept_has_its_commits_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "code_digest_of_commit", lambda commit: f"code of {commit}")
     machine = Hardware(cpu="a processor", cores=2, gpus=())
@@ -197,7 +206,7 @@ def test_a_record_from_before_code_versions_were_kept_has_its_commits_code(monke
     assert replace(old, hardware=None).list_code_versions() == ()  # no worker has begun
 
 
-@pytest.mark.parametrize("name", [name for name in list_options("evals") if name not in NEEDS_A_VALUE])
+@pytest.mark.parametrize("name", [name for name in list_options("evals") if has_all_values("evals", name)])
 def test_every_suite_can_be_asked_for_and_another_checkpoint_is_asked_anew(name: str) -> None:
     config = identify(compose(["experiment=t15_ulme", "scale=none", f"evals=[{name}]"])).config
     first, other = (suite_keys(config, digest) for digest in ("a", "b"))
