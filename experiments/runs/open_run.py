@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from evals.score import Searcher, Subject
 from experiments.config.build import Experiment, from_config
@@ -90,16 +91,7 @@ def build_model(experiment: Experiment, start: BuiltModel | None = None) -> Buil
     """
     method = experiment.method
     loaded = experiment.backbone.load() if start is None else backbone_from_parent(start)
-    form = Format(
-        template=experiment.template,
-        tokenizer=loaded.tokenizer,
-        plan=experiment.attention,
-        slots=method.slots,
-        document_slots=method.document_slots,
-        query_length=experiment.lengths.query,
-        document_length=experiment.lengths.document,
-        answer_length=experiment.lengths.answer,
-    )
+    form = build_format(experiment, loaded.tokenizer)
     model = UnifiedLM(
         loaded.model.to(experiment.device),
         loaded.tokenizer,
@@ -117,6 +109,20 @@ def build_model(experiment: Experiment, start: BuiltModel | None = None) -> Buil
         method.check_format(form)
         experiment.trainable.apply(model)
     return BuiltModel(model=model, form=form)
+
+
+def build_format(experiment: Experiment, tokenizer: PreTrainedTokenizerBase) -> Format:
+    """The format of an experiment's texts, by the tokenizer of its backbone."""
+    return Format(
+        template=experiment.template,
+        tokenizer=tokenizer,
+        plan=experiment.attention,
+        slots=experiment.method.slots,
+        document_slots=experiment.method.document_slots,
+        query_length=experiment.lengths.query,
+        document_length=experiment.lengths.document,
+        answer_length=experiment.lengths.answer,
+    )
 
 
 def backbone_from_parent(start: BuiltModel) -> LoadedBackbone:

@@ -85,21 +85,14 @@ def check_format(experiment: "Experiment") -> None:
 
     A small tokenizer stands in for the backbone's, which only its loading reads; it knows the method's mask token.
     """
+    from experiments.runs.open_run import build_format
     from unified_lm.backbones.tiny import Tiny, train_tiny_tokenizer
-    from unified_lm.prompts.template import Format
 
     method, tokenizer = experiment.method, copy.deepcopy(train_tiny_tokenizer(Tiny().vocab))
     if mask_token := getattr(method, "mask_token", None):
         tokenizer.add_tokens([mask_token])
-    form = Format(
-        template=experiment.template,
-        tokenizer=tokenizer,
-        plan=experiment.attention,
-        slots=method.slots,
-        document_slots=method.document_slots,
-    )
     try:
-        method.check_format(form)
+        method.check_format(build_format(experiment, tokenizer))
     except ValueError as error:
         raise UsageError(first_line(str(error))) from error
 
