@@ -26,7 +26,7 @@ export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test report doctor bench check-data
+.PHONY: help setup demo test test-slow lint report doctor bench check-data
 
 help: ## show this list
 	@grep -hE '^[a-zA-Z%_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -51,8 +51,15 @@ demo: JOBS = 2
 demo: setup ## train and score the rows of table 15 at SCALE=mini on a CPU, and print the table
 	@WANDB_MODE=offline HF_HUB_OFFLINE=1 $(BIN)/python -m experiments.reproduce 15 scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)
 
-test: setup ## run all tests, offline and on a CPU
-	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+test: setup ## run all tests but the long ones, offline and on a CPU
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not long" $(PYTEST_ARGS)
+
+test-slow: setup ## run the tests that take minutes each
+	@WANDB_MODE=offline HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long $(PYTEST_ARGS)
+
+lint: setup ## check style and layout of the code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 reproduce-table-%: setup ## run what is missing for table N, then render it: SCALE=mini|paper SEEDS=0,1,2 JOBS=2
 	@$(BIN)/python -m experiments.reproduce $* scale=$(SCALE) seeds=$(SEEDS) jobs=$(JOBS) $(OVERRIDES)

@@ -84,7 +84,7 @@ def test_every_training_data_set_of_conf_opens_in_the_mirror(capsys: pytest.Capt
     assert failures(capsys) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_task_of_conf_opens_in_the_mirror(capsys: pytest.CaptureFixture[str]) -> None:
     check_data.main([f"data_mirror={make_mirror()}", f"suites={','.join(check_data.option_names({}, 'suites'))}"])
     assert failures(capsys) == []
