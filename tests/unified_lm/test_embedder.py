@@ -53,7 +53,7 @@ def test_every_embedder_around_another_has_its_readout_and_attention_and_says_it
     assert isinstance(outer, Embedder)
     assert (outer.readout, outer.attention) == (inner.readout, inner.attention)
     assert describe_prompt(outer, "query", "find") == "find"
-    fields = {name: getattr(inner, name) for name in ("model", "form", "readout", "weights")}
+    fields = {name: getattr(inner, name) for name in ("model", "format", "readout", "weights")}
     assert describe_prompt(replace(outer, embedder=Prompted(**fields)), "query", "find") == "own query: "
 
 
