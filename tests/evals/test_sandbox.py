@@ -339,8 +339,8 @@ class Outside:
     victim: subprocess.Popen
 
     def state(self) -> Any:
-        """Everything about it that an escape may change."""
-        files = [(path, path.lstat()[:1], path.lstat()[6:9], path.is_dir() or path.read_bytes())
+        """What an escape may change: rights, sizes, times of change, contents. Times of access change by looking."""
+        files = [(path, path.lstat()[:1], path.lstat()[6:9:2], path.is_dir() or path.read_bytes())
                  for path in sorted(self.folder.rglob("*"))]  # fmt: skip
         return files, self.victim.poll(), resource.prlimit(self.victim.pid, resource.RLIMIT_CORE)
 
