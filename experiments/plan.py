@@ -98,17 +98,17 @@ def list_configurations(asked: TableRequest) -> dict[str, dict[str, Any]]:
     """Each distinct run of a table with its stages -> its resolved configuration; data need not be there."""
     found: dict[str, dict] = {}
     for name, job in asked.composed_models.items():
-        for stage_name, stage in iterate_stages(name, job):
+        for stage_name, stage in iterate_named_stages(name, job):
             found.setdefault(stage_name, stage.resolved)
     return found
 
 
-def iterate_stages(name: str, job: Composition) -> Iterator[tuple[str, Composition]]:
+def iterate_named_stages(name: str, job: Composition) -> Iterator[tuple[str, Composition]]:
     """Yield the parents and teachers of a run, the oldest first, and the run itself."""
     for kind, compose in (("parent", compose_parent), ("teacher", compose_teacher)):
         older = compose(job)
         if older is not None:
-            yield from iterate_stages(f"{older.config.name} ({kind} of {name})", older)
+            yield from iterate_named_stages(f"{older.config.name} ({kind} of {name})", older)
     yield name, job
 
 

@@ -533,8 +533,11 @@ def test_a_program_finds_an_empty_folder_an_empty_environment_and_no_open_file(l
 # Where the kernel offers less
 
 
-@pytest.mark.parametrize("found", [set(some) for n in range(4) for some in combinations(LAYERS, n)], ids=str)
-def test_what_cannot_be_kept_apart_is_run_only_by_name(found: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layers", [some for n in range(4) for some in combinations(LAYERS, n)], ids="+".join)
+def test_what_cannot_be_kept_apart_is_run_only_by_name(
+    layers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set(layers)
     monkeypatch.setattr(trial, "offered", lambda: frozenset(found))
     registered = RegisteredTask(file="humaneval/humaneval.yaml", commit="0" * 40)
     limits = {"seconds": 5.0, "memory": 1.0}

@@ -81,12 +81,12 @@ class HydeEmbedder(DelegatingEmbedder):
         vectors = self.embedder.encode(self.generate_answers(unique, instruction), side="document")
         if self.hyde.with_text:
             own = self.embedder.encode(unique, side=side, instruction=instruction)
-            vectors = (normalize_vectors(vectors) + normalize_vectors(own)) / 2
-            vectors = normalize_vectors(vectors) if self.similarity == "cosine" else vectors
+            vectors = (normalize_rows(vectors) + normalize_rows(own)) / 2
+            vectors = normalize_rows(vectors) if self.similarity == "cosine" else vectors
         index = {text: i for i, text in enumerate(unique)}
         return vectors[[index[text] for text in texts]]
 
 
-def normalize_vectors(vectors: np.ndarray) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Rows [n, d] scaled to unit length."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

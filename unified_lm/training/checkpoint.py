@@ -91,12 +91,13 @@ def save_checkpoint(
                 "identity": identity,
                 "finished": optimizer is None,
                 "digests": {
-                    str(path.relative_to(partial)): checkpoint_file_digest(path) for path in list_files(partial)
+                    str(path.relative_to(partial)): checkpoint_file_digest(path)
+                    for path in list_checkpoint_files(partial)
                 },
                 "probe": None if sharded else compute_probe(model),
             }
             (partial / "state.json").write_text(json.dumps(state, indent=1))
-            for path in list_files(partial):
+            for path in list_checkpoint_files(partial):
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
             shutil.rmtree(final, ignore_errors=True)
@@ -122,7 +123,7 @@ def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
         raise RuntimeError(f"{folder / WEIGHTS} does not hold what was saved: {wrong[:1] or 'extra tensors'}")
 
 
-def list_files(folder: Path) -> Iterator[Path]:
+def list_checkpoint_files(folder: Path) -> Iterator[Path]:
     """All files below a folder, in order of name."""
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
