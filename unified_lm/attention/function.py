@@ -49,6 +49,8 @@ def unified_attention(
     run = KERNELS[layout.kernel].run
     query, key, value = cast_to_autocast(query, key, value)
     more = {} if softcap is None else {"softcap": softcap}
+    if layout.observe is not None:
+        layout.observe(query, key, scale=scaling, window=sliding_window, **more)
     out = run(query, key, value, layout, scale=scaling, dropout=dropout, window=sliding_window, **more)
     return out.transpose(1, 2).contiguous(), None
 

@@ -56,7 +56,8 @@ class Layout:
 
     `prefix_length`: number of shared prefix tokens in front of every (causal) sequence. `prefix_cache`: their keys and
     values by layer; with `prefix_length=0` the forward writes its own keys and values into it (None: nowhere).
-    `derived`: what kernels computed from the layout.
+    `derived`: what kernels computed from the layout. `observe`: called by every layer with its queries [1, h, T, d]
+    and keys [1, g, T, d] and with `scale`, `window` and `softcap`, before it computes its attention (None: by none).
     """
 
     segments: tuple[Segment, ...]
@@ -66,6 +67,7 @@ class Layout:
     prefix_length: int = 0
     prefix_cache: PrefixCache | None = field(default=None, compare=False, repr=False)
     derived: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    observe: Callable[..., None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         modes = {segment.mode for segment in self.segments}
