@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload(["tests.laws.ranks_worker", "tests.laws.train_script"])
+FORKING.set_forkserver_preload(["tests.laws.cuda_worker", "tests.laws.ranks_worker", "tests.laws.train_script"])
 
 
 class Talking:

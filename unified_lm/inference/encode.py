@@ -20,10 +20,11 @@ import numpy as np
 import torch
 
 from unified_lm.attention.layout import PrefixCache
+from unified_lm.device import copy_to_host, use_device
 from unified_lm.flops import forward_flops, model_flops_utilization
 from unified_lm.inference.compiled_layers import CompiledLayers, build_filler, pack_sizes
 from unified_lm.inference.embedding_store import EmbeddingStore, ShardWriter, VectorSpace, vector_key, weights_digest
-from unified_lm.inference.prefetch import copy_to_host, pin_batch, prefetch
+from unified_lm.inference.prefetch import pin_batch, prefetch
 from unified_lm.inference.shared_prefix import shared_prefix_length
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, Sequence, collate
@@ -150,7 +151,8 @@ class Encoder:
             writer = None if space is None else stack.enter_context(space.open_writer())
             for model in models:
                 stack.enter_context(evaluating(model))
-            jobs = stack.enter_context(prefetch(self.prepare_jobs(texts, side, instruction, space, out), PACKS_AHEAD))
+            prepared = self.prepare_jobs(texts, side, instruction, space, out)
+            jobs = stack.enter_context(prefetch(prepared, PACKS_AHEAD, self.model.device))
             lock = threading.Lock()
             with ThreadPoolExecutor(max_workers=len(models), thread_name_prefix="device") as pool:
                 work = [pool.submit(self.compute_packs, model, jobs, out, writer, lock, counters) for model in models]
@@ -205,7 +207,6 @@ class Encoder:
                     keys=[keys[i] for i in chosen] if keys else [],
                 )
 
-    @torch.inference_mode()
     def compute_packs(
         self,
         model: UnifiedLM,
@@ -216,40 +217,44 @@ class Encoder:
         counters: dict[str, int | float],
     ) -> None:
         """Compute packs on one device until none is left. A pack's vectors are copied while the next pack runs."""
-        readout = Readout.from_name(self.readout)
         layers = CompiledLayers(model) if self.compiled else None
         first: tuple[int, ...] = ()
         held: PrefixCache = {}
         flying: tuple[PackJob, torch.Tensor, Callable[[], None]] | None = None
-        while True:
-            start = time.perf_counter()
-            with lock:
-                job = next(jobs, None)
-                counters["waited"] += time.perf_counter() - start
-            landed, flying = flying, None
-            if job is not None:
-                batch = job.batch.to(model.device)
-                if batch.shared_prefix and batch.shared_prefix != first:
-                    first, held = batch.shared_prefix, model.compute_prefix_cache(batch.shared_prefix)
-                with layers.enable(len(batch) in pack_sizes(self.budget)) if layers else nullcontext():
-                    states = model.hidden_states(batch, held)
-                vectors = readout.read_vectors(states, batch, list(range(len(job.numbers))), model.heads)
-                vectors = (normalize_vectors(vectors) if self.similarity == "cosine" else vectors).float()
-                flying = (job, *copy_to_host(vectors))
-            if landed is not None:
-                done, host, ready = landed
-                ready()
+        with use_device(model.device), torch.inference_mode():
+            while True:
+                start = time.perf_counter()
                 with lock:
-                    out[done.numbers] = host.numpy()
-                    counters["tokens"] += len(done.batch) - done.filler
-                    counters["filler"] += done.filler
-                    counters["shared"] += len(done.batch.shared_prefix) * len(done.numbers)
-                    counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
-                    counters["packs"] += 1
-                    if writer is not None:
-                        writer.add(done.keys, out[done.numbers])
-            if job is None:
-                return
+                    job = next(jobs, None)
+                    counters["waited"] += time.perf_counter() - start
+                landed, flying = flying, None
+                if job is not None:
+                    batch = job.batch.to(model.device)
+                    if batch.shared_prefix and batch.shared_prefix != first:
+                        first, held = batch.shared_prefix, model.compute_prefix_cache(batch.shared_prefix)
+                    with layers.enable(len(batch) in pack_sizes(self.budget)) if layers else nullcontext():
+                        states = model.hidden_states(batch, held)
+                    flying = (job, *copy_to_host(self.read_pack(model, states, batch, len(job.numbers))))
+                if landed is not None:
+                    done, host, wait = landed
+                    wait()
+                    with lock:
+                        out[done.numbers] = host.numpy()
+                        counters["tokens"] += len(done.batch) - done.filler
+                        counters["filler"] += done.filler
+                        counters["shared"] += len(done.batch.shared_prefix) * len(done.numbers)
+                        counters["flops"] += forward_flops(model, done.batch) if model.device.type == "cuda" else 0
+                        counters["packs"] += 1
+                        if writer is not None:
+                            writer.add(done.keys, out[done.numbers])
+                if job is None:
+                    return
+
+    def read_pack(self, model: UnifiedLM, states: torch.Tensor, batch: PackedBatch, count: int) -> torch.Tensor:
+        """Return the vectors [count, d] float32 of the first `count` sequences of a pack."""
+        readout = Readout.from_name(self.readout)
+        vectors = readout.read_vectors(states, batch, list(range(count)), model.heads)
+        return (normalize_vectors(vectors) if self.similarity == "cosine" else vectors).float()
 
     def group_by_budget(self, lengths: list[int]) -> Iterator[list[int]]:
         """Group the indices of sequences, longest first, into packs of at most `budget` tokens."""

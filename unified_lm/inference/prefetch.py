@@ -1,16 +1,17 @@
-"""Work that overlaps with the device: items prepared in a background thread, asynchronous copies to and from a GPU."""
+"""Work that overlaps with the device: items are prepared in a background thread, batches in pinned memory."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
+from unified_lm.device import use_device
 from unified_lm.packing import PackedBatch
 
 T = TypeVar("T")
@@ -24,20 +25,12 @@ def pin_batch(batch: PackedBatch) -> PackedBatch:
     return replace(batch, layout=layout, **moved)
 
 
-def copy_to_host(vectors: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Start copying vectors to the host; call the second value to wait until the copy is complete."""
-    if not vectors.is_cuda:
-        return vectors, lambda: None
-    host = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
-    host.copy_(vectors, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-    return host, event.synchronize
-
-
 @contextmanager
-def prefetch(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
-    """Prepare items in a background thread, at most `ahead` in advance; its errors are raised in the consumer."""
+def prefetch(items: Iterator[T], ahead: int, device: torch.device) -> Iterator[Iterator[T]]:
+    """Prepare items in a background thread, at most `ahead` in advance; its errors are raised in the consumer.
+
+    `device`: where the items are used; it is the thread's current device, so that memory is pinned for it.
+    """
     ready: queue.Queue[Any] = queue.Queue(maxsize=ahead)
     stop = threading.Event()
 
@@ -52,9 +45,10 @@ def prefetch(items: Iterator[T], ahead: int) -> Iterator[Iterator[T]]:
 
     def make() -> None:
         try:
-            for item in items:
-                if not put(item):
-                    return
+            with use_device(device):
+                for item in items:
+                    if not put(item):
+                        return
             put(END)
         except Exception as error:  # raised again by the consumer
             put(error)

@@ -6,7 +6,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 
 from unified_lm.data.rows import TrainingRow
 from unified_lm.flops import model_flops_utilization, training_flops
+from unified_lm.inference.prefetch import pin_batch, prefetch
 from unified_lm.methods.base import Method
 from unified_lm.model import UnifiedLM
 from unified_lm.packing import PackedBatch, pack
@@ -143,8 +144,9 @@ def train(
             folder, model, None if final else optimizer, step=done, identity=identity, keep=runtime.keep_last
         )
 
-    with catch_stop_signals() as asked:
-        for step in prefetch_steps(batches, method, form, ranks, budget, range(done, optim.last_step)):
+    steps = prefetch_steps(batches, method, form, ranks, budget, range(done, optim.last_step), model.device)
+    with catch_stop_signals() as asked, closing(steps):
+        for step in steps:
             start = time.perf_counter()
             rate = optim.set_learning_rates(optimizer, done)
             chunks = [chunk.to(model.device) for chunk in step.chunks]
@@ -233,26 +235,31 @@ def compute_gradients(
 
 
 def prefetch_steps(
-    batches: BatchSource, method: Method, form: Format, ranks: Ranks, budget: ChunkBudget, steps: range
+    batches: BatchSource,
+    method: Method,
+    form: Format,
+    ranks: Ranks,
+    budget: ChunkBudget,
+    steps: range,
+    device: torch.device,
 ) -> Iterator[PreparedStep]:
     """Yield the steps' chunks; each step is tokenized and packed in the background while the one before is computed."""
 
-    def prepare(step: int) -> tuple[list[str], list[PackedBatch], int]:
+    def prepare(step: int) -> PreparedStep:
         rows = batches.batch(step)
         try:
             chunks = pack(method.sequences(rows, form), budget.tokens)
         except ValueError as error:
             raise ValueError(f"step {step}{find_bad_row(batches, step, rows, method, form)}: {error}") from error
-        return batches.row_ids(step), ranks.distribute_chunks(chunks, first=step == 0), sum(map(len, chunks))
+        mine = ranks.distribute_chunks(chunks, first=step == 0)
+        pinned = [pin_batch(chunk) if device.type == "cuda" else chunk for chunk in mine]
+        return PreparedStep(ids=batches.row_ids(step), chunks=pinned, tokens=sum(map(len, chunks)), waited=0.0)
 
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        ahead = pool.submit(prepare, steps[0]) if steps else None
-        for step in steps:
+    with prefetch(map(prepare, steps), 1, device) as prepared:
+        for _ in steps:
             start = time.perf_counter()
-            ids, chunks, tokens = ahead.result()
-            waited = time.perf_counter() - start
-            ahead = pool.submit(prepare, step + 1) if step + 1 in steps else None
-            yield PreparedStep(ids=ids, chunks=chunks, tokens=tokens, waited=waited)
+            step = next(prepared)
+            yield replace(step, waited=time.perf_counter() - start)
 
 
 def find_bad_row(batches: BatchSource, step: int, rows: list[TrainingRow], method: Method, form: Format) -> str:
